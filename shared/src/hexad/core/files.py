@@ -1,0 +1,73 @@
+"""Files written whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from hexad.core.errors import InputError
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, moved onto it when the block ends well.
+
+    A crash, a full disk or Ctrl-C leaves the old file (or none), never half of a new one. Use it for
+    libraries that take a path; the temporary name keeps the suffix, by which many of them choose a format.
+    """
+    target = Path(path)
+    handle, name = tempfile.mkstemp(
+        prefix=f".{target.stem[:40]}-", suffix=target.suffix, dir=target.parent or Path()
+    )
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes private files; a result should have the rights any new file has.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_open(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a file for writing (`"w"` or `"wb"`) that replaces `path` only when the block ends well."""
+    with (
+        atomic_path(path) as temporary,
+        temporary.open(mode, encoding=None if "b" in mode else "utf-8") as file,
+    ):
+        yield file
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    with atomic_open(path) as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def writable_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
+    """Make the folder where it is missing and prove that a file can be written in it.
+
+    Raises:
+        InputError: it is a file, or cannot be made or written.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except FileExistsError:
+        raise InputError(f"{what} {folder} is a file; name a folder") from None
+    except OSError as error:
+        raise InputError(
+            f"{what} {folder} cannot be written ({error.strerror or error}); name one that can"
+        ) from None

@@ -1,0 +1,77 @@
+"""Checks at the door, with one wording for the same mistake everywhere."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from hexad.core.errors import InputError
+
+
+def near_miss(name: str, known: Iterable[str]) -> str:
+    """A hint such as "did you mean 'quest'?", or the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return "none is known"
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"known: {shown}"
+
+
+def check_choice(what: str, value: str, known: Iterable[str]) -> str:
+    """Return `value` if it is one of `known`, else raise `InputError` with a near-miss hint."""
+    names = list(known)
+    if value not in names:
+        raise InputError(f"unknown {what} {value!r}; {near_miss(value, names)}")
+    return value
+
+
+def check_range(
+    what: str,
+    value: float,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> float:
+    """Return `value` if it is a finite number in the interval, else raise `InputError`."""
+    bounds = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    try:
+        good = math.isfinite(value)
+    except TypeError:
+        raise InputError(f"{what} must be a number in {bounds}, not {value!r}") from None
+    good = good and (value > low if low_open else value >= low)
+    good = good and (value < high if high_open else value <= high)
+    if not good:
+        raise InputError(f"{what} is {value!r}; it must lie in {bounds}")
+    return value
+
+
+def check_file(path: str | Path, what: str = "file") -> Path:
+    """Return the path of an existing, readable file, else raise `InputError`."""
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{what} {file} is a folder; name a file")
+    if not file.exists():
+        siblings = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        close = difflib.get_close_matches(file.name, siblings, n=1, cutoff=0.7)
+        hint = f"; did you mean {file.parent / close[0]}?" if close else ""
+        raise InputError(f"{what} {file} does not exist{hint}")
+    try:
+        with file.open("rb"):
+            return file
+    except OSError as error:
+        raise InputError(f"{what} {file} cannot be read ({error.strerror})") from None
+
+
+def check_folder(path: str | Path, what: str = "folder") -> Path:
+    """Return the path of an existing folder, else raise `InputError`."""
+    folder = Path(path)
+    if not folder.exists():
+        raise InputError(f"{what} {folder} does not exist")
+    if not folder.is_dir():
+        raise InputError(f"{what} {folder} is a file; name a folder")
+    return folder
