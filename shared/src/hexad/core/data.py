@@ -88,8 +88,8 @@ PHOTOGRAPHS = {
 def load_photograph(name: str) -> "UInt8[np.ndarray, '427 640 3']":
     """One of two photographs in scikit-learn: `"china"` (a temple) or `"flower"` (a dahlia).
 
-    Returns RGB of shape (427, 640, 3). Licence: CC BY 2.0, by danielbuechele and vultilion (source: `sklearn/datasets/images/README.txt`).
-    Needs Pillow.
+    Returns RGB of shape (427, 640, 3). Licence: CC BY 2.0, by danielbuechele and vultilion, as
+    `sklearn/datasets/images/README.txt` says. Needs Pillow.
     """
     import numpy as np
     from PIL import Image

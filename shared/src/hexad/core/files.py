@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +12,7 @@ from hexad.core.errors import InputError
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str]) -> Generator[Path]:
     """Yield a temporary path beside `path`, moved onto it when the block ends well.
 
     A crash, a full disk or Ctrl-C leaves the old file (or none), never half of a new one. Use it for
@@ -38,7 +38,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_open(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
+def atomic_open(path: str | os.PathLike[str], mode: str = "w") -> Generator[IO[Any]]:
     """Open a file for writing (`"w"` or `"wb"`) that replaces `path` only when the block ends well."""
     with (
         atomic_path(path) as temporary,

@@ -10,8 +10,8 @@
         presets={"tiny": Preset(Config(n=1024), seeds=1), "quick": ..., "full": Preset(..., seeds=3)},
     )
 
-An arm is a function of a `Trial` that yields `Measurement`s; an arm at one seed is a *trial*, the unit that is
-run, stored and resumed (`hexad.core.runner`, `hexad.core.store`). Verdicts are in `hexad.core.verdicts`.
+An arm is a function of a `Trial` that yields `Measurement`s; an arm at one seed is a *trial*, the unit that
+is run, stored and resumed (`hexad.core.runner`, `hexad.core.store`). Verdicts are in `hexad.core.verdicts`.
 """
 
 import dataclasses
