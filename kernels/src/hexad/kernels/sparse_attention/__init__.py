@@ -1,0 +1,49 @@
+"""Block-sparse attention with a two-stage online filter (SpargeAttn, arXiv 2502.18137).
+
+`predict_block_mask` judges from q and k alone which tiles of the attention map matter,
+`block_sparse_attention` attends over the kept tiles of any such mask, and `sparse_attention` does both.
+`AttentionStats` says what ran and how much was skipped; `to_flex_block_mask` hands a mask to torch's
+flex_attention. Names load on first use, so importing this package does not import torch.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hexad.kernels.sparse_attention.flex import to_flex_block_mask
+    from hexad.kernels.sparse_attention.op import (
+        AttentionStats,
+        available_backends,
+        block_sparse_attention,
+        predict_block_mask,
+        sparse_attention,
+    )
+
+_HOME = {
+    "AttentionStats": "op",
+    "available_backends": "op",
+    "block_sparse_attention": "op",
+    "predict_block_mask": "op",
+    "sparse_attention": "op",
+    "to_flex_block_mask": "flex",
+}
+
+__all__ = [
+    "AttentionStats",
+    "available_backends",
+    "block_sparse_attention",
+    "predict_block_mask",
+    "sparse_attention",
+    "to_flex_block_mask",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
