@@ -10,7 +10,7 @@ import polars as pl
 
 from hexad.core.engines import EngineName, run_tasks
 from hexad.core.errors import InputError
-from hexad.core.store import open_store
+from hexad.core.store import Store, open_store
 from hexad.core.studies import Results, Study, Task
 from hexad.core.verdicts import Judgement, judge_all
 
@@ -110,17 +110,30 @@ def run_study(
             store.save(task, outcome)
             kind = "failed" if outcome.error else "done"
             tell(Event(kind, label=task.label, note=outcome.error, seconds=outcome.seconds))
-        errors = store.errors()
-        folders = {key: store.trial_folder(*key) for key in store.finished}
-        return Proof(
-            study,
-            preset,
-            store.records,
-            judge_all(study, store.records, preset, errors),
-            errors,
-            store.folder,
-            Results(store.records, chosen.config, folders),
-            time.perf_counter() - start,
-            resumed,
-            store.warnings,
-        )
+        return _proof(store, time.perf_counter() - start, resumed)
+
+
+def load_proof(root: Path, study: Study, preset: str) -> Proof:
+    """Judge what is already stored below `root`, measuring nothing.
+
+    Raises:
+        InputError: see `hexad.core.store.open_store`.
+    """
+    with open_store(root, study, preset) as store:
+        return _proof(store)
+
+
+def _proof(store: Store, seconds: float = 0.0, resumed: int = 0) -> Proof:
+    records, errors = store.records, store.errors()
+    return Proof(
+        study=store.study,
+        preset=store.preset,
+        records=records,
+        judgements=judge_all(store.study, records, store.preset, errors),
+        errors=errors,
+        folder=store.folder,
+        results=Results(records, store.config, {key: store.trial_folder(*key) for key in store.finished}),
+        seconds=seconds,
+        resumed=resumed,
+        warnings=store.warnings,
+    )

@@ -1,0 +1,144 @@
+"""What a terminal shows while a study runs, and a method's description."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from hexad.core.runner import Event
+from hexad.core.studies import Study
+
+
+class Watcher:
+    """Shows the events of running studies: live bars on a terminal, one line a trial elsewhere."""
+
+    def __init__(self, console: Console, studies: int) -> None:
+        self.console = console
+        self.studies = studies
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description}[/]"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar: TaskID | None = None
+        self._study: Study | None = None
+        self._done = self._total = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def begin(self, study: Study) -> None:
+        """A study starts."""
+        self._study = study
+        self._bar = self._progress.add_task(study.name, total=None, note="")
+
+    def end(self) -> None:
+        """The study is done; its bar goes."""
+        if self._bar is not None:
+            self._progress.remove_task(self._bar)
+            self._bar = None
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Take the bars away while something else is printed."""
+        self._progress.stop()
+        yield
+        self._progress.start()
+
+    def _line(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text, style))
+
+    def watch(self, event: Event) -> None:
+        """Take one event of `hexad.core.runner.run_study`."""
+        name = self._study.name if self._study else ""
+        if event.kind == "plan":
+            self._total, self._done = event.total, event.finished
+            if event.finished:
+                self._line(f"{name}: {event.finished} of {event.total} trials were measured before")
+        elif event.kind == "warning":
+            self._line(f"warning: {event.note}", "yellow")
+        elif event.kind in ("done", "failed"):
+            self._done += 1
+            count = f"{name} [{self._done}/{self._total}]"
+            if event.kind == "failed":
+                self._line(f"{count} {event.label} failed: {event.note}", "red")
+            elif not self.console.is_terminal:
+                self._line(f"{count} {event.label}: {event.seconds:.1f} s")
+        if self._bar is not None:
+            partial = event.fraction if event.kind == "progress" else 0.0
+            note = f"{event.label} {event.note}".strip() if event.kind == "progress" else ""
+            # The bar's own count stays whole; a running trial shows its share in the note.
+            share = f" {partial:.0%}" if partial else ""
+            self._progress.update(self._bar, total=self._total, completed=self._done, note=note + share)
+
+    def interrupted(self) -> None:
+        """Say what an interrupted run keeps and how to go on."""
+        self._progress.stop()
+        self._line(
+            f"Interrupted: {self._done} of {self._total} trials of {self._study.name if self._study else ''} "
+            "are stored; the same command goes on from there."
+        )
+
+
+def print_method(console: Console, description: dict[str, Any]) -> None:
+    """Show the description that `hexad show --json` gives, for people."""
+    console.print(Text.assemble((description["title"], "bold"), f"  ({description['name']})"))
+    console.print(Text(description["paper"], "dim"))
+    console.print()
+    console.print(Text.assemble(("Claim  ", "dim"), description["claim"]))
+    if description["tags"]:
+        console.print(Text.assemble(("Tags   ", "dim"), ", ".join(description["tags"])))
+    study = description.get("study")
+    if study is not None:
+        console.print()
+        console.print(Text.assemble(("Study  ", "dim"), study["question"]))
+        for title, rows in (
+            ("arms", [(a["name"], f"{a['title']} ({a['role']})") for a in study["arms"]]),
+            (
+                "metrics",
+                [
+                    (m["name"], m["title"] + (f" [{m['unit']}]" if m["unit"] else ""))
+                    for m in study["metrics"]
+                ],
+            ),
+            ("claims", [(c["name"], c["statement"]) for c in study["claims"]]),
+            (
+                "presets",
+                [
+                    (name, f"{p['seeds']} seed(s); " + ", ".join(f"{k}={v}" for k, v in p["config"].items()))
+                    for name, p in study["presets"].items()
+                ],
+            ),
+        ):
+            table = Table(box=None, padding=(0, 2, 0, 2), show_header=False, title=None)
+            table.add_column(no_wrap=True)
+            table.add_column()
+            for name, text in rows:
+                table.add_row(Text(name, "bold"), Text(text))
+            console.print(Text(title, "dim"))
+            console.print(table)
+        console.print(f"Measure it: hexad prove {description['name']}")
+    if description["has_commands"]:
+        console.print(f"Use it:     hexad {description['domain']} {description['name']} --help")
