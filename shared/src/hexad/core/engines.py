@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -61,6 +62,13 @@ def run_task(task: Task, progress: Progress | None = None) -> Outcome:
     return Outcome(measured, time.perf_counter() - start, environment=environment())
 
 
+def check_engine(engine: str, workers: int) -> None:
+    """Refuse an unknown engine, or fewer than one worker, with an `InputError`."""
+    check_choice("engine", engine, ENGINES)
+    if workers < 1:
+        raise InputError(f"workers is {workers}; it must be at least 1")
+
+
 def run_tasks(
     tasks: Sequence[Task],
     *,
@@ -80,9 +88,7 @@ def run_tasks(
         InputError: unknown engine, or fewer than one worker.
         MissingExtraError: Ray is not installed.
     """
-    check_choice("engine", engine, ENGINES)
-    if workers < 1:
-        raise InputError(f"workers is {workers}; it must be at least 1")
+    check_engine(engine, workers)
     if engine == "ray":
         yield from _run_on_ray(tasks, workers)
     elif workers == 1:
@@ -155,11 +161,13 @@ def _run_on_ray(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Out
     with _threads_per_worker(workers) as threads:
         if started:
             address = os.environ.get("RAY_ADDRESS")
+            # Workers on this machine see the modules that this process sees (a study beside a script).
+            paths = {} if address else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                runtime_env={"env_vars": threads},
+                runtime_env={"env_vars": threads | paths},
                 num_cpus=None if address else workers,
                 include_dashboard=None if address else False,
             )
@@ -176,7 +184,9 @@ def _run_on_ray(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Out
                 try:
                     outcome = ray.get(done)
                 except Exception as error:
-                    outcome = Outcome(error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                    # Ray's own message is a traceback; its last line says what happened.
+                    last = (str(error).strip().splitlines() or [""])[-1].strip()
+                    outcome = Outcome(error=f"{type(error).__name__}: {last}", traceback=str(error))
                 yield task, outcome
         finally:
             if started:

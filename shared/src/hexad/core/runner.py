@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from hexad.core.engines import EngineName, run_tasks
+from hexad.core.engines import EngineName, check_engine, run_tasks
 from hexad.core.errors import InputError
 from hexad.core.store import Store, open_store
 from hexad.core.studies import Results, Study, Task
@@ -83,6 +83,7 @@ def run_study(
     Raises:
         InputError: unknown preset, arm or engine, fewer than one seed, a folder that cannot be written.
     """
+    check_engine(engine, workers)
     tell = watch or (lambda event: None)
     chosen = study.preset(preset)
     n_seeds = chosen.seeds if seeds is None else seeds

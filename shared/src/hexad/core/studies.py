@@ -179,12 +179,12 @@ class Study:
         metrics = [metric.name for metric in self.metrics]
         for claim in self.claims:
             where = f"in claim {claim.name!r} of study {self.name!r}"
-            check_choice(f"metric {where}", claim.metric, metrics)
-            check_choice(f"arm {where}", claim.arm, arms)
+            check_choice("metric", claim.metric, metrics, where)
+            check_choice("arm", claim.arm, arms, where)
             if claim.baseline is not None:
-                check_choice(f"baseline {where}", claim.baseline, arms)
+                check_choice("baseline", claim.baseline, arms, where)
             for preset in claim.presets:
-                check_choice(f"preset {where}", preset, self.presets)
+                check_choice("preset", preset, self.presets, where)
             if not math.isfinite(claim.threshold):
                 raise InputError(f"threshold {where} is {claim.threshold}; it must be finite")
         for name, preset in self.presets.items():
@@ -193,17 +193,17 @@ class Study:
 
     def arm(self, name: str) -> Arm:
         """The arm of that name, or an `InputError` with the nearest name."""
-        check_choice(f"arm of study {self.name!r}", name, [arm.name for arm in self.arms])
+        check_choice("arm", name, [arm.name for arm in self.arms], f"of study {self.name!r}")
         return next(arm for arm in self.arms if arm.name == name)
 
     def metric(self, name: str) -> Metric:
         """The metric of that name, or an `InputError` with the nearest name."""
-        check_choice(f"metric of study {self.name!r}", name, [metric.name for metric in self.metrics])
+        check_choice("metric", name, [metric.name for metric in self.metrics], f"of study {self.name!r}")
         return next(metric for metric in self.metrics if metric.name == name)
 
     def preset(self, name: str) -> Preset:
         """The preset of that name, or an `InputError` with the nearest name."""
-        check_choice(f"preset of study {self.name!r}", name, self.presets)
+        check_choice("preset", name, self.presets, f"of study {self.name!r}")
         return self.presets[name]
 
 

@@ -2,15 +2,18 @@
 
     history = train(model, optimizer, loss, dataset, TrainingConfig(steps=2000), folder="runs/a")
 
-`loss(model, batch)` returns a scalar tensor. A run that is interrupted continues from its last checkpoint when
-the same call is made again, and ends with the very same weights as one that was never interrupted (with
+`loss(model, batch)` returns a scalar tensor. A run that is interrupted continues from its last checkpoint
+when the same call is made again, and ends with the very same weights as one that was never interrupted (with
 `workers=0`; worker processes draw new random numbers for augmentations after a resume).
 """
 
 import json
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -146,49 +149,75 @@ def train(
     }
     settings |= {"length": length}
     step, history = _resume(folder, model, optimizer, scheduler, settings, config.steps)
-    generators = _generators()
     wrapped, stepper = fabric.setup(model, optimizer)
     batches = ResumableBatches(
         length, config.batch_size, config.seed, step, config.steps, fabric.global_rank, fabric.world_size
     )
-    loader = DataLoader(dataset, batch_sampler=batches, num_workers=config.workers, collate_fn=collate)
+    loader = DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=config.workers,
+        collate_fn=collate,
+        # The loader draws a seed for its workers; from the global generator a resumed run would do so twice.
+        generator=torch.Generator().manual_seed(config.seed),
+    )
     loader = fabric.setup_dataloaders(loader, use_distributed_sampler=False)
     wrapped.train()
-    iterator = iter(loader)
-    # Making the iterator draws a seed for the workers; the run that was not interrupted drew it only once.
-    if step:
-        _set_generators(generators)
     saved = step
-    try:
-        for batch in iterator:
+    with _deferred_interrupt() as interrupted:
+        for batch in loader:
             value = loss(wrapped, batch)
-            fabric.backward(value)
-            if config.clip_norm is not None:
-                fabric.clip_gradients(wrapped, stepper, max_norm=config.clip_norm)
             number = float(value.detach())
             if not np.isfinite(number):
                 raise InputError(
                     f"the loss is {number} at step {step}; lower the learning rate or set clip_norm "
                     f"(the checkpoint of step {saved} is kept)"
                 )
+            fabric.backward(value)
+            if config.clip_norm is not None:
+                fabric.clip_gradients(wrapped, stepper, max_norm=config.clip_norm)
             stepper.step()
             stepper.zero_grad()
             if scheduler is not None:
                 scheduler.step()
             history.append(number)
             step += 1
-            if step % config.checkpoint_every == 0 or step == config.steps:
-                _save(fabric, folder, step, model, optimizer, scheduler, history, settings, config.keep)
-                saved = step
             if progress is not None:
                 progress(step / config.steps, f"loss {number:.4g}")
-    except KeyboardInterrupt:
-        # Between two steps everything is consistent; in the middle of one, the last checkpoint stands.
-        if len(history) == step and step > saved:
-            _save(fabric, folder, step, model, optimizer, scheduler, history, settings, config.keep)
-        raise
+            if step % config.checkpoint_every == 0 or step == config.steps or interrupted.is_set():
+                _save(fabric, folder, step, model, optimizer, scheduler, history, settings, config.keep)
+                saved = step
+            if interrupted.is_set():
+                raise KeyboardInterrupt
     model.to("cpu")
     return np.asarray(history, dtype=np.float64)
+
+
+@contextmanager
+def _deferred_interrupt() -> Generator[threading.Event]:
+    """Turn the first Ctrl-C into a flag, so that the step in progress is finished and stored.
+
+    A second one interrupts at once. Signals reach the main thread only; elsewhere nothing changes.
+    """
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: object) -> None:
+        if flag.is_set():
+            raise KeyboardInterrupt
+        flag.set()
+
+    # A parent that ignores Ctrl-C for its workers goes on ignoring it.
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield flag
+    finally:
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, before)
 
 
 def _generators() -> dict[str, Any]:

@@ -20,11 +20,14 @@ def near_miss(name: str, known: Iterable[str]) -> str:
     return f"known: {shown}"
 
 
-def check_choice(what: str, value: str, known: Iterable[str]) -> str:
-    """Return `value` if it is one of `known`, else raise `InputError` with a near-miss hint."""
+def check_choice(what: str, value: str, known: Iterable[str], where: str = "") -> str:
+    """Return `value` if it is one of `known`, else raise `InputError` with a near-miss hint.
+
+    `where` completes the message: `unknown <what> '<value>' <where>; did you mean ...?`
+    """
     names = list(known)
     if value not in names:
-        raise InputError(f"unknown {what} {value!r}; {near_miss(value, names)}")
+        raise InputError(f"unknown {what} {value!r}{' ' + where if where else ''}; {near_miss(value, names)}")
     return value
 
 

@@ -1,0 +1,184 @@
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hexad.core import cli, methods
+from hexad.core.errors import HexadError, InputError, MissingExtraError
+
+
+@pytest.fixture
+def announced(monkeypatch):
+    """The toy methods are installed, and nothing else."""
+
+    def announce(**values):
+        points = [EntryPoint(name, value, methods.GROUP) for name, value in values.items()]
+        monkeypatch.setattr(methods, "entry_points", lambda **_: points)
+        methods.methods.cache_clear()
+
+    announce(
+        **{
+            "toy": "toy_methods:TOY",
+            "toy-broken": "toy_methods:BROKEN",
+            "bare": "toy_methods:BARE",
+            "unmet": "toy_methods:UNMET",
+        }
+    )
+    yield announce
+    methods.methods.cache_clear()
+
+
+@pytest.fixture
+def hexad(announced, monkeypatch, capsys, tmp_path):
+    """Run the command line as the shell does; returns exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hexad", *map(str, arguments)])
+        # The consoles were made with the streams of another test.
+        monkeypatch.setattr(cli, "stdout", cli.Console(highlight=False, width=200))
+        monkeypatch.setattr(cli, "stderr", cli.Console(stderr=True, highlight=False, width=200))
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        return exit_.value.code or 0, out, err
+
+    return run
+
+
+def test_list_and_show(hexad):
+    code, out, _ = hexad("list", "--json")
+    assert code == 0
+    listed = {item["name"]: item for item in json.loads(out)}
+    assert set(listed) == {"toy", "toy-broken", "bare", "unmet"}
+    assert listed["toy"]["has_study"]
+    assert not listed["bare"]["has_study"]
+    code, out, _ = hexad("show", "TOY")
+    assert code == 0
+    assert "Two is more than a half." in out
+    assert "the gap is one and a half" in out
+    code, out, _ = hexad("show", "toy", "--json")
+    assert json.loads(out)["study"]["presets"]["slow"]["config"] == {"n": 100, "sleep": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("prove", "tyo"), "no installed method is called 'tyo'; did you mean 'toy'?"),
+        (
+            ("prove", "toy", "--preset", "tinny"),
+            "unknown preset 'tinny' of study 'toy'; did you mean 'tiny'?",
+        ),
+        (("prove", "toy", "-p", "tiny", "--arms", "hi"), "did you mean 'high'?"),
+        (("prove", "bare"), "has no study"),
+        (("prove", "unmet"), "'a_package_that_nobody_has', which is not installed; run: pip install"),
+        (("prove",), "name at least one method"),
+        (("prove", "toy", "--all"), "not both"),
+        (("prove", "toy", "-p", "tiny", "--engine", "rya"), "did you mean 'ray'?"),
+        (("report", "nowhere"), "results folder nowhere does not exist"),
+        (("report", "."), "no measured study below"),
+        (("show", "nothing-like-it-at-all"), "known: bare, toy"),
+        (("list", "--domain", "vision"), "unknown domain 'vision'"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_two(hexad, arguments, message):
+    code, out, err = hexad(*arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
+
+
+def test_an_unwritable_folder_is_refused_before_measuring(hexad, tmp_path, toy_log):
+    (tmp_path / "file").write_text("")
+    code, _, err = hexad("prove", "toy", "-p", "tiny", "-o", "file")
+    assert code == 2
+    assert "results folder file is a file" in err
+    code, _, err = hexad("prove", "toy", "-p", "tiny", "-o", "/proc/nothing")
+    assert code == 2
+    assert "/proc/nothing cannot be written" in err
+    assert toy_log() == []
+
+
+def test_prove_prints_verdicts_and_writes_a_report(hexad, tmp_path):
+    code, out, err = hexad("prove", "toy", "-p", "tiny")
+    assert code == 0
+    assert "✓ holds" in out
+    assert "✗ fails" in out
+    assert "toy [4/4]" in err
+    index = out.strip().splitlines()[-1].removeprefix("Report: ")
+    assert index == str(tmp_path / "hexad-results" / "index.html")
+    page = (tmp_path / "hexad-results" / "toy" / "tiny" / "index.html").read_text()
+    assert "the gap is one and a half" in page
+    assert "figures/means.png" in page
+    picture = tmp_path / "hexad-results" / "toy" / "tiny" / "figures" / "means.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert 'href="toy/tiny/index.html"' in (tmp_path / "hexad-results" / "index.html").read_text()
+
+
+def test_strict_and_failed_trials_exit_with_one(hexad):
+    assert hexad("prove", "toy", "-p", "tiny", "--strict")[0] == 1
+    code, out, err = hexad("prove", "toy-broken", "-p", "tiny")
+    assert code == 1
+    assert "broken (seed 0) failed: ZeroDivisionError: this arm is broken" in err
+    assert "not measured" in out
+
+
+def test_json_is_all_that_goes_to_standard_output(hexad):
+    code, out, _ = hexad("prove", "toy", "-p", "tiny", "--json")
+    assert code == 0
+    content = json.loads(out)
+    (page,) = content["pages"]
+    assert {item["name"]: item["verdict"] for item in page["judgements"]}["gap"] == "holds"
+    assert page["environments"][0]["packages"]["polars"]
+    assert content["report"].endswith("index.html")
+
+
+def test_report_shows_what_is_stored_even_of_a_method_that_is_gone(hexad, announced, tmp_path):
+    hexad("prove", "toy", "-p", "tiny")
+    announced(bare="toy_methods:BARE")
+    code, out, err = hexad("report", "hexad-results")
+    assert code == 0
+    assert "shown as it was measured (method 'toy' is not installed)" in err
+    assert "✓ holds" in out
+    (tmp_path / "hexad-results" / "toy" / "tiny" / "manifest.json").write_text("{")
+    code, _, err = hexad("report", "hexad-results")
+    assert code == 2
+    assert "manifest.json is damaged" in err
+
+
+def test_tour_without_a_study_says_what_to_install(hexad, announced):
+    announced(bare="toy_methods:BARE")
+    code, _, err = hexad("tour")
+    assert code == 2
+    assert "no installed method has a study" in err
+
+
+def test_announcements_that_do_not_load_or_clash_are_named(announced):
+    announced(gone="no_such_module:METHOD")
+    with pytest.raises(HexadError, match="'gone' = 'no_such_module:METHOD' does not load"):
+        methods.methods()
+    announced(a="toy_methods:TOY", b="toy_methods:TOY")
+    with pytest.raises(HexadError, match="announce a method 'toy'"):
+        methods.methods()
+
+
+def test_an_error_in_our_own_code_is_not_called_a_missing_extra(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "wrong_inside.py").write_text("import hexad.no_such_part")
+    with pytest.raises(ModuleNotFoundError) as error:
+        methods.load_object("wrong_inside:x", "hexad")
+    assert not isinstance(error.value, MissingExtraError)
+    with pytest.raises(InputError):
+        methods.Method("m", "t", "p", "c").load_commands()
+
+
+def test_the_core_starts_without_numerical_libraries():
+    code = (
+        "import sys, hexad.core.cli, hexad.core.methods as m; m.methods()\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'polars', 'matplotlib', 'ray', 'jinja2'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

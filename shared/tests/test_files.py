@@ -1,0 +1,66 @@
+import os
+import stat
+
+import pytest
+
+from hexad.core.errors import InputError
+from hexad.core.files import atomic_open, atomic_path, writable_folder, write_json
+from hexad.core.validation import check_choice, check_file, check_range
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "result.txt"
+    target.write_text("old")
+
+    def write_half():
+        with atomic_open(target) as file:
+            file.write("half of the new")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["result.txt"]
+
+
+def test_a_written_file_has_ordinary_rights_and_keeps_its_suffix(tmp_path):
+    target = tmp_path / "picture.png"
+    with atomic_path(target) as temporary:
+        assert temporary.suffix == ".png"
+        temporary.write_bytes(b"x")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
+
+
+def test_json_is_unicode_and_ends_with_a_newline(tmp_path):
+    write_json(tmp_path / "a.json", {"τ": 0.98})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "τ": 0.98\n}\n'
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file; name a folder"):
+        writable_folder(tmp_path / "file")
+    with pytest.raises(InputError, match="is a folder; name a file"):
+        check_file(tmp_path)
+
+
+def test_a_misspelt_file_gets_a_hint(tmp_path):
+    (tmp_path / "photos.csv").write_text("")
+    with pytest.raises(InputError, match=r"does not exist; did you mean .*photos\.csv"):
+        check_file(tmp_path / "photo.csv")
+
+
+def test_wrong_values_are_named_with_their_bounds():
+    with pytest.raises(InputError, match=r"tau is 1\.5; it must lie in \[0, 1\]"):
+        check_range("tau", 1.5, 0, 1)
+    with pytest.raises(InputError, match=r"rate is 0; it must lie in \(0, inf\]"):
+        check_range("rate", 0, 0, low_open=True)
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(InputError):
+            check_range("x", bad)
+    with pytest.raises(InputError, match="must be a number"):
+        check_range("x", "three")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(InputError, match="unknown preset 'fulll'; did you mean 'full'"):
+        check_choice("preset", "fulll", ["tiny", "full"])
