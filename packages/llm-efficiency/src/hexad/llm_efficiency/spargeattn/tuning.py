@@ -161,6 +161,10 @@ class SpargeTuner:
                 tau[t, active] = self._bisect_tau(trial_run, ranking, active)
                 mask = ranking.mask(tau[t, active])
                 sparsity[t, active] = ranking.sparsity(mask)
+                # A sum of float32 shares can round past 1, so even tau = 1 may drop a tile that matters.
+                if len(last := (tau[t, active] == 1).nonzero().flatten()):
+                    unmet = trial_run.error(mask[:, last], active[last]) >= self.l1
+                    sparsity[t, active[last[unmet]]] = 0
                 pv[t, active] = (
                     self._bisect_lambda(trial_run, mask, active) if self.second_filter else LAMBDA_MAX
                 )
@@ -172,7 +176,7 @@ class SpargeTuner:
         return Trials(tau, pv, sparsity)
 
     def _bisect_tau(self, run: "_TrialRun", ranking: Ranking, heads: Tensor) -> Float[Tensor, " active"]:
-        """The smallest tau, to 1e-3, at which the error was seen to be below l1 (1 needs no look)."""
+        """The smallest tau, to 1e-3, at which the error was seen to be below l1; else 1."""
         low, high = torch.zeros(len(heads), dtype=torch.float64), torch.ones(len(heads), dtype=torch.float64)
         middle = torch.full_like(low, TAU_START)
         # Masks grow with tau, so equal counts mean equal masks, whose verdict is known already.
