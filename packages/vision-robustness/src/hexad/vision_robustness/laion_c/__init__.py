@@ -1,0 +1,68 @@
+"""LAION-C: six distortions that are new to web-scale vision models, and the superclass score.
+
+`corrupt(image, name, severity)` distorts one image, `LaionC` is the same as a torchvision transform and
+`apply_folder` distorts a folder; `SuperclassMapper` scores logits. Mosaics and stickers take their tiles from
+a `TileBank`. Source: Li et al., ICML 2025, arXiv 2506.16950, and the code of its authors.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hexad.vision_robustness.laion_c.distortions import DISTORTIONS, corrupt, corrupt_in_frame
+    from hexad.vision_robustness.laion_c.glitch import glitched
+    from hexad.vision_robustness.laion_c.lines import vertical_lines
+    from hexad.vision_robustness.laion_c.luminance import luminance_checkerboard
+    from hexad.vision_robustness.laion_c.mosaic_tiles import mosaic
+    from hexad.vision_robustness.laion_c.scoring import SuperclassMapper, error_consistency
+    from hexad.vision_robustness.laion_c.shapes import geometric_shapes
+    from hexad.vision_robustness.laion_c.sticker_tiles import stickers
+    from hexad.vision_robustness.laion_c.superclasses import SUPERCLASSES, superclass_of
+    from hexad.vision_robustness.laion_c.tiles import TileBank
+    from hexad.vision_robustness.laion_c.transforms import LaionC
+
+_HOMES = {
+    "DISTORTIONS": "distortions",
+    "LaionC": "transforms",
+    "SUPERCLASSES": "superclasses",
+    "SuperclassMapper": "scoring",
+    "TileBank": "tiles",
+    "corrupt": "distortions",
+    "corrupt_in_frame": "distortions",
+    "error_consistency": "scoring",
+    "geometric_shapes": "shapes",
+    "glitched": "glitch",
+    "luminance_checkerboard": "luminance",
+    "mosaic": "mosaic_tiles",
+    "stickers": "sticker_tiles",
+    "superclass_of": "superclasses",
+    "vertical_lines": "lines",
+}
+
+__all__ = [
+    "DISTORTIONS",
+    "SUPERCLASSES",
+    "LaionC",
+    "SuperclassMapper",
+    "TileBank",
+    "corrupt",
+    "corrupt_in_frame",
+    "error_consistency",
+    "geometric_shapes",
+    "glitched",
+    "luminance_checkerboard",
+    "mosaic",
+    "stickers",
+    "superclass_of",
+    "vertical_lines",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,177 @@
+"""Images in and out: what is accepted, the benchmark's frame, and the unit of length.
+
+The benchmark's frame is torchvision's Resize(256) and CenterCrop(224) on a PIL image, which every distortion
+of LAION-C but the mosaic starts from.
+"""
+
+import warnings
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from hexad.core.errors import InputError
+
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
+SMALLEST = 32
+"""Shortest side, in pixels, of an image that can be distorted."""
+
+ImageLike = TypeVar("ImageLike", Image.Image, np.ndarray)
+Rgb = UInt8[np.ndarray, "height width 3"]
+
+
+def rgb_array(image: Image.Image | np.ndarray) -> Rgb:
+    """The pixels of any accepted image as RGB, uint8, (height, width, 3).
+
+    Args:
+        image: a PIL image of any mode, or an array (height, width[, 1, 3 or 4]), uint8, or float in [0, 1].
+            Greyscale is repeated in the three channels; alpha is composited on white with a warning.
+
+    Raises:
+        InputError: another shape or type, floats outside [0, 1], or a side under 32 pixels.
+    """
+    pixels, had_alpha = _rgb(image)
+    if had_alpha:
+        warnings.warn("alpha was composited on white", stacklevel=3)
+    return pixels
+
+
+def like(image: ImageLike, pixels: Rgb) -> ImageLike:
+    """Return `pixels` as the kind of thing that `image` is: PIL, uint8 array, or float array in [0, 1]."""
+    result: Image.Image | np.ndarray = pixels
+    if isinstance(image, Image.Image):
+        result = Image.fromarray(pixels)
+    elif np.issubdtype(image.dtype, np.floating):
+        result = (pixels / 255).astype(image.dtype)
+    elif not pixels.flags.writeable:
+        # What comes out of Pillow is read-only, which a caller (or torch) would stumble over.
+        result = pixels.copy()
+    return cast(ImageLike, result)
+
+
+def _rgb(image: Image.Image | np.ndarray) -> tuple[Rgb, bool]:
+    """The pixels, and whether alpha was composited on white."""
+    if isinstance(image, Image.Image):
+        pixels, had_alpha = _from_pil(image)
+    elif isinstance(image, np.ndarray):
+        pixels, had_alpha = _from_array(image)
+    else:
+        raise InputError(f"an image must be a PIL image or a numpy array, not {type(image).__name__}")
+    height, width = pixels.shape[:2]
+    if min(height, width) < SMALLEST:
+        raise InputError(f"the image is {width} x {height} pixels; each side must have at least {SMALLEST}")
+    return pixels, had_alpha
+
+
+def _from_array(image: np.ndarray) -> tuple[Rgb, bool]:
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
+        raise InputError(
+            f"an image array must be (height, width) or (height, width, 1, 3 or 4), not {image.shape}"
+        )
+    if np.issubdtype(image.dtype, np.floating):
+        if not (np.isfinite(image).all() and image.min(initial=0) >= 0 and image.max(initial=0) <= 1):
+            raise InputError("a float image must lie in [0, 1]; divide by 255, or pass uint8")
+        image = np.rint(image * 255).astype(np.uint8)
+    if image.dtype != np.uint8:
+        raise InputError(f"an image array must be uint8, or float in [0, 1], not {image.dtype}")
+    if image.ndim == 2:
+        image = image[:, :, None]
+    if image.shape[2] == 1:
+        return np.repeat(image, 3, axis=2), False
+    if image.shape[2] == 4:
+        return _from_pil(Image.fromarray(image))
+    return np.ascontiguousarray(image), False
+
+
+def _from_pil(image: Image.Image) -> tuple[Rgb, bool]:
+    if image.mode in ("I", "F"):
+        raise InputError(f"a PIL image of mode {image.mode!r} has no fixed range; convert it to 8 bits")
+    if image.mode.startswith("I;16"):
+        # convert("L") would clip at 255 and leave a 16-bit photograph nearly white.
+        grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2), False
+    had_alpha = image.has_transparency_data
+    if had_alpha:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return np.asarray(image.convert("RGB")), had_alpha
+
+
+def read_image(path: str | Path) -> tuple[Rgb, bool]:
+    """Read a file: its first frame, upright by its EXIF orientation, as RGB.
+
+    Returns:
+        the pixels, and whether alpha was composited on white.
+
+    Raises:
+        InputError: it is no image, it is cut short, or a side has under 32 pixels; the message names it.
+    """
+    try:
+        with Image.open(path) as file:
+            file.load()
+            return _rgb(ImageOps.exif_transpose(file))
+    except UnidentifiedImageError:
+        raise InputError(f"{path}: no image that Pillow can read") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        # Pillow's decoders raise SyntaxError and ValueError on damaged files.
+        raise InputError(f"{path}: {error}") from None
+
+
+def find_images(folder: str | Path) -> list[Path]:
+    """Paths of the image files below a folder, by suffix, sorted, hidden files and folders left out.
+
+    Raises:
+        InputError: there is none.
+    """
+    root = Path(folder)
+    found = sorted(
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
+    if not found:
+        kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
+        raise InputError(f"no images in {root}; looked for {kinds}, in subfolders too")
+    return found
+
+
+def benchmark_frame(pixels: Rgb, resize: int = 256, crop: int = 224) -> UInt8[np.ndarray, "crop crop 3"]:
+    """Scale the short side to `resize` and cut `crop` x `crop` from the centre, as torchvision does on PIL.
+
+    Equals `Compose([Resize(resize), CenterCrop(crop)])` of torchvision bit for bit (bilinear, antialiased).
+    """
+    height, width = pixels.shape[:2]
+    short, long = min(height, width), max(height, width)
+    if short != resize:
+        other = int(resize * long / short)
+        size = (resize, other) if width <= height else (other, resize)
+        pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR))
+    return centre_crop(pixels, crop, crop)
+
+
+def centre_crop(pixels: Rgb, height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
+    """Cut (height, width) from the centre; a half pixel is rounded to the even one, as torchvision does."""
+    top = round((pixels.shape[0] - height) / 2)
+    left = round((pixels.shape[1] - width) / 2)
+    return pixels[top : top + height, left : left + width]
+
+
+def pixel_unit(height: int, width: int) -> int:
+    """How many pixels make one pixel of the benchmark's 224: `round(min(height, width) / 224)`, at least 1.
+
+    Lengths in the distortions are multiplied by it, so that a photograph of 12 megapixels looks like its
+    small copy; at 224 x 224, and up to 335, it is 1.
+    """
+    return max(1, round(min(height, width) / 224))
+
+
+def scaled_count(count: int, height: int, width: int) -> int:
+    """How many shapes or stickers keep the density that `count` of them have at 224 x 224."""
+    unit = pixel_unit(height, width)
+    return max(1, round(count * height * width / (224 * unit) ** 2))

@@ -1,0 +1,229 @@
+"""The bank of small photographs from which stickers and mosaics are made."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+from scipy.spatial import KDTree
+
+from hexad.core.errors import InputError
+from hexad.core.files import atomic_path
+from hexad.core.validation import check_file, check_folder
+from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame, find_images, read_image, rgb_array
+
+SIZES = (4, 6, 8, 16, 28)
+"""Tile sizes of the benchmark: 16 for stickers, all five for mosaics."""
+FEWEST = 100
+MOST = 100_000
+"""The benchmark's stickers come from this many photographs at most."""
+
+
+class TileBank:
+    """Square tiles of several sizes, each a whole photograph made small.
+
+    `tiles(size)` gives an array (n, size, size, 3), `tree(size)` a KD-tree of their mean colours; both are
+    kept once made. A size that the bank was not built with is scaled from the next larger one it has.
+
+    Args:
+        sized: arrays (n, size, size, 3) of uint8 by size, the same n for all.
+
+    Raises:
+        InputError: no array, another shape or type, or fewer than 100 tiles.
+    """
+
+    def __init__(self, sized: Mapping[int, UInt8[np.ndarray, "n size size 3"]]) -> None:
+        if not sized:
+            raise InputError("the tile bank is empty; give it at least 100 images")
+        for size, tiles in sized.items():
+            if tiles.dtype != np.uint8 or tiles.ndim != 4 or tiles.shape[1:] != (size, size, 3):
+                raise InputError(
+                    f"tiles of size {size} must be uint8 of shape (n, {size}, {size}, 3), "
+                    f"not {tiles.dtype} of shape {tiles.shape}"
+                )
+        counts = {len(tiles) for tiles in sized.values()}
+        if len(counts) > 1:
+            raise InputError(f"a tile bank needs equally many tiles of every size, not {sorted(counts)}")
+        self.count = counts.pop()
+        if self.count < FEWEST:
+            raise InputError(
+                f"the tile bank holds {self.count} tiles; mosaics and stickers need at least {FEWEST}"
+            )
+        self._tiles = {int(size): tiles for size, tiles in sized.items()}
+        self._built = tuple(sorted(self._tiles))
+        self._trees: dict[int, KDTree] = {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that the bank was built with."""
+        return self._built
+
+    def tiles(self, size: int) -> UInt8[np.ndarray, "n size size 3"]:
+        """All tiles at `size` x `size` pixels."""
+        if size not in self._tiles:
+            larger = [built for built in self._built if built > size]
+            source = self._tiles[larger[0] if larger else self._built[-1]]
+            self._tiles[size] = np.stack([_shrink(tile, size) for tile in source])
+        return self._tiles[size]
+
+    def tree(self, size: int) -> KDTree:
+        """A KD-tree of the mean colours (n, 3), in grey levels of 255, of the tiles at `size`."""
+        if size not in self._trees:
+            self._trees[size] = KDTree(self.tiles(size).mean((1, 2)))
+        return self._trees[size]
+
+    def digest(self) -> str:
+        """The sha256, in hexadecimal, of the tiles it was built with."""
+        sha = hashlib.sha256()
+        for size in self._built:
+            sha.update(f"{size}x{self.count};".encode())
+            sha.update(np.ascontiguousarray(self._tiles[size]).data)
+        return sha.hexdigest()
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: str | Path,
+        sizes: Sequence[int] = SIZES,
+        *,
+        limit: int = MOST,
+        progress: Callable[[float], Any] = lambda fraction: None,
+    ) -> "TileBank":
+        """Make a tile of every image below a folder, in the order of their paths.
+
+        As in the benchmark, each is cut by Resize(256) and CenterCrop(224), then scaled (bilinear) to each
+        size. Files that cannot be read are left out with a warning.
+
+        Raises:
+            InputError: no folder, or fewer than 100 images in it that can be read.
+        """
+        paths = find_images(check_folder(folder, "tile folder"))[:limit]
+
+        def load(path: Path) -> Rgb | InputError:
+            try:
+                return benchmark_frame(read_image(path)[0])
+            except InputError as error:
+                return error
+
+        def images() -> Iterable[Rgb]:
+            unread = []
+            # Pillow decodes and scales outside the interpreter lock, so threads serve. In chunks, since the
+            # pool's map would hold all photographs at once.
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                for first in range(0, len(paths), 256):
+                    for result in pool.map(load, paths[first : first + 256]):
+                        if isinstance(result, InputError):
+                            unread.append(result)
+                        else:
+                            yield result
+                    progress(min(first + 256, len(paths)) / len(paths))
+            if unread:
+                warnings.warn(f"{len(unread)} tile images left out, the first: {unread[0]}", stacklevel=2)
+
+        return cls(_scale_all(images(), sizes))
+
+    @classmethod
+    def from_arrays(cls, images: Iterable[np.ndarray], sizes: Sequence[int] = SIZES) -> "TileBank":
+        """Make a tile of every array (height, width[, 3]): its centre square, scaled (bilinear) to each size.
+
+        An array that has the size already is kept bit for bit.
+        """
+        return cls(_scale_all((_square(image) for image in images), sizes))
+
+    @classmethod
+    def from_crops(
+        cls, images: Sequence[np.ndarray], count: int, seed: int = 0, sizes: Sequence[int] = SIZES
+    ) -> "TileBank":
+        """Cut `count` random squares out of a few photographs, for want of a hundred or more.
+
+        The photograph is drawn uniformly, then a side uniform from 32 pixels to its short side, then a place.
+        The benchmark makes a tile of a whole photograph; crops of few have fewer colours and say less.
+        """
+        if not len(images):
+            raise InputError("there are no photographs to cut tiles from")
+        pictures = [Image.fromarray(rgb_array(image)) for image in images]
+        rng = np.random.default_rng(seed)
+
+        def crops() -> Iterable[Rgb]:
+            for index in rng.integers(0, len(pictures), count):
+                picture = pictures[index]
+                side = int(rng.integers(32, min(picture.size) + 1))
+                left = int(rng.integers(0, picture.width - side + 1))
+                top = int(rng.integers(0, picture.height - side + 1))
+                crop = picture.crop((left, top, left + side, top + side))
+                # One step down for all sizes: scaling five times from a large crop costs five times as much.
+                yield np.asarray(crop.resize((56, 56), Image.Resampling.BILINEAR))
+
+        return cls(_scale_all(crops(), sizes))
+
+    def save(self, path: str | Path) -> None:
+        """Write the tiles it was built with to an `.npz` file."""
+        target = Path(path)
+        if target.suffix != ".npz":
+            raise InputError(f"a tile bank is saved as .npz, not {target.name!r}")
+        arrays: dict[str, Any] = {f"tiles_{size}": self._tiles[size] for size in self._built}
+        with atomic_path(target) as temporary:
+            np.savez(temporary, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "TileBank":
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is missing, or is no tile bank.
+        """
+        file = check_file(path, "tile bank")
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                sized = {int(key.removeprefix("tiles_")): archive[key] for key in archive.files}
+        except Exception as error:
+            # numpy raises whatever the damage leads to: BadZipFile, ValueError, EOFError, KeyError ...
+            raise InputError(f"{file} is no tile bank that `save` wrote ({error})") from None
+        return cls(sized)
+
+
+def need_tiles(name: str, tiles: TileBank | None) -> TileBank:
+    """Return the bank, or say how to make one."""
+    if not isinstance(tiles, TileBank):
+        raise InputError(
+            f"{name} needs tiles=TileBank.from_folder(...) of at least {FEWEST} photographs, "
+            f"not {type(tiles).__name__}"
+        )
+    return tiles
+
+
+def _square(image: np.ndarray) -> Rgb:
+    if image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8:
+        pixels = image  # tiles may be smaller than the images that rgb_array lets pass
+    else:
+        pixels = rgb_array(image)
+    side = min(pixels.shape[:2])
+    top, left = (pixels.shape[0] - side) // 2, (pixels.shape[1] - side) // 2
+    return pixels[top : top + side, left : left + side]
+
+
+def _shrink(tile: Rgb, size: int) -> Rgb:
+    if tile.shape[0] == size:
+        return tile
+    return np.asarray(Image.fromarray(tile).resize((size, size), Image.Resampling.BILINEAR))
+
+
+def _scale_all(images: Iterable[Rgb], sizes: Sequence[int]) -> dict[int, UInt8[np.ndarray, "n size size 3"]]:
+    if not sizes or any(size < 1 for size in sizes):
+        raise InputError(f"tile sizes must be positive integers, not {tuple(sizes)}")
+    scaled: dict[int, list[Rgb]] = {size: [] for size in sizes}
+    for image in images:
+        for size, tiles in scaled.items():
+            tiles.append(_shrink(image, size))
+    if not next(iter(scaled.values())):
+        raise InputError("the tile bank is empty; give it at least 100 images")
+    return {size: np.stack(tiles) for size, tiles in scaled.items()}
