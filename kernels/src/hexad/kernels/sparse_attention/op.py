@@ -4,22 +4,19 @@
 fake implementations, so that both trace whole under torch.compile(fullgraph=True).
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from hexad.core.errors import InputError
-from hexad.kernels.sparse_attention import checks, reference
+from hexad.kernels.sparse_attention import checks
+from hexad.kernels.sparse_attention.backends import Backend, Call, Name, choose, reason_against, run
 from hexad.kernels.sparse_attention.prediction import block_mask_from_inputs, causal_tiles, num_blocks
 
-logger = logging.getLogger(__name__)
-
-Backend = Literal["auto", "reference", "native", "gather", "triton", "flex"]
 PerHead = float | Sequence[float] | Tensor
 
 
@@ -45,43 +42,10 @@ class AttentionStats:
         return 1.0 - (2 * self.kept_tiles - self.skipped_pv_tiles) / (2 * self.needed_tiles)
 
 
-def _unavailable(
-    backend: str,
-    *,
-    device: str,
-    dtype: torch.dtype,
-    quantize: bool,
-    pv_threshold: bool,
-    block_q: int,
-    block_k: int,
-) -> str | None:
-    """Why `backend` cannot run such a call, or None if it can."""
-    if backend == "reference":
-        return None
-    return "it is not built yet"
-
-
 def available_backends(device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, str | None]:
     """Every backend, with the reason why it cannot serve `device` and `dtype` here (None where it can)."""
-    return {
-        name: _unavailable(
-            name, device=device, dtype=dtype, quantize=False, pv_threshold=False, block_q=128, block_k=64
-        )
-        for name in get_args(Backend)
-        if name != "auto"
-    }
-
-
-def _choose_backend(backend: str, **call: object) -> str:
-    """The backend that will run: the one asked for, or the fastest that honours every option."""
-    if backend not in get_args(Backend):
-        raise InputError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
-    if backend != "auto":
-        reason = _unavailable(backend, **call)  # ty: ignore
-        if reason is not None:
-            raise InputError(f"backend {backend!r} cannot run this call: {reason}")
-        return backend
-    return "reference"
+    call = Call(device=device, dtype=dtype)
+    return {name: reason_against(name, call) for name in get_args(Name)}
 
 
 @torch.library.custom_op("hexad::predict_block_mask", mutates_args=())
@@ -156,8 +120,8 @@ def _attend_op(
     if pv_threshold is not None:
         checks.check_range("pv_threshold", pv_threshold, 0.0, float("inf"))
         pv_threshold = pv_threshold.to(q.device, torch.float32)
-    kept = block_mask.sum()
-    out, pv_kept = reference.attend(
+    out, skipped = run(
+        backend,
         q,
         k,
         v,
@@ -169,7 +133,9 @@ def _attend_op(
         pv_threshold=pv_threshold,
         quantize=quantize,
     )
-    return out, torch.stack((kept, kept - pv_kept.sum()))
+    counts = block_mask.sum().expand(2).clone()
+    counts[1] = skipped
+    return out, counts
 
 
 @_attend_op.register_fake
@@ -257,14 +223,9 @@ def _attend(
     q_and_k_checked: bool,
 ) -> Tensor | tuple[Tensor, AttentionStats]:
     checks.check_inference_only(q, k, v)
-    chosen = _choose_backend(
+    chosen = choose(
         backend,
-        device=q.device.type,
-        dtype=q.dtype,
-        quantize=quantize,
-        pv_threshold=pv_threshold is not None,
-        block_q=block_q,
-        block_k=block_k,
+        Call(q.device.type, q.dtype, block_q, block_k, quantize, pv_threshold is not None),
     )
     out, counts = torch.ops.hexad.block_sparse_attention(
         q.detach(),

@@ -53,6 +53,14 @@ def diagonal_tiles(
     return causal_tiles(n_q, n_k, block_q, block_k, device) & (first_key + block_k > first_row[:, None])
 
 
+def tile_lists(
+    block_mask: Bool[Tensor, "batch heads q_blocks k_blocks"],
+) -> tuple[Int[Tensor, "batch heads q_blocks"], Int[Tensor, "batch heads q_blocks k_blocks"]]:
+    """How many tiles each row keeps, and their indices, ascending, before those of all others (int32)."""
+    order = block_mask.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+    return block_mask.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+
 def _pieces(x: Tensor) -> Iterator[tuple[slice, slice]]:
     """(batch, head) slices of x: one for everything on an accelerator, cache-sized ones on a CPU."""
     batch, heads, n, d = x.shape

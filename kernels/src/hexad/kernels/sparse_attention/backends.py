@@ -1,0 +1,147 @@
+"""Which backend runs a call, and the one place that runs it."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from hexad.core.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+Name = Literal["reference", "native", "gather", "triton", "flex"]
+Backend = Literal["auto", "reference", "native", "gather", "triton", "flex"]
+# Fastest first. The reference takes any call, so a choice always ends.
+_PREFERENCE: dict[str, tuple[Name, ...]] = {
+    "cpu": ("native", "gather", "reference"),
+    "cuda": ("triton", "flex", "reference"),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What decides whether a backend can serve a call."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    block_q: int = 128
+    block_k: int = 64
+    quantize: bool = False
+    pv_threshold: bool = False
+
+
+def _against_gather(call: Call) -> str | None:
+    if call.device != "cpu":
+        return "it is a CPU path"
+    if call.pv_threshold:
+        return "it has no second filter (pv_threshold)"
+    return None
+
+
+def _against_triton(call: Call) -> str | None:
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    # Triton reads the variable when a kernel is defined, so it must be set before this package is used.
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if call.device != "cuda" and not interpreted:
+        return "it needs CUDA tensors (or TRITON_INTERPRET=1 in the environment from the start)"
+    if call.dtype == torch.float64:
+        return "it does not compute in float64"
+    for name, block in (("block_q", call.block_q), ("block_k", call.block_k)):
+        if block < 16 or block & (block - 1):
+            return f"{name} must be a power of two of at least 16, got {block}"
+    return None
+
+
+def _against_flex(call: Call) -> str | None:
+    if call.quantize:
+        return "it has no INT8 scores (quantize)"
+    if call.pv_threshold:
+        return "it has no second filter (pv_threshold)"
+    return None
+
+
+_AGAINST: dict[str, Callable[[Call], str | None]] = {
+    "reference": lambda call: None,
+    "native": lambda call: "it is not built yet",
+    "gather": _against_gather,
+    "triton": _against_triton,
+    "flex": _against_flex,
+}
+
+
+def reason_against(backend: Name, call: Call) -> str | None:
+    """Why `backend` cannot run such a call on this machine, or None if it can."""
+    return _AGAINST[backend](call)
+
+
+@torch.compiler.assume_constant_result
+def choose(backend: str, call: Call) -> Name:
+    """The backend that will run: the one asked for, or the fastest that honours every option of the call.
+
+    Raises:
+        InputError: for an unknown name, or a backend asked for by name that cannot run the call.
+    """
+    if backend not in get_args(Backend):
+        raise InputError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    if backend != "auto":
+        reason = reason_against(backend, call)
+        if reason is not None:
+            raise InputError(f"backend {backend!r} cannot run this call: {reason}")
+        return backend
+    passed_over = []
+    for name in _PREFERENCE.get(call.device, ("flex", "reference")):
+        reason = reason_against(name, call)
+        if reason is None:
+            if passed_over:
+                _warn_once(f"sparse attention runs on its {name!r} backend: " + "; ".join(passed_over))
+            return name
+        passed_over.append(f"{name!r} cannot serve, {reason}")
+    raise AssertionError("the reference takes any call")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
+
+
+def run(
+    backend: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_mask: Tensor,
+    *,
+    is_causal: bool,
+    scale: float,
+    block_q: int,
+    block_k: int,
+    pv_threshold: Tensor | None,
+    quantize: bool,
+) -> tuple[Tensor, Tensor | int]:
+    """Run a checked call: the output, and how many kept tiles the second filter left out."""
+    # Each backend is imported when it first runs: triton and flex_attention are slow to load.
+    tiling = {"is_causal": is_causal, "scale": scale, "block_q": block_q, "block_k": block_k}
+    filtered = {"pv_threshold": pv_threshold, "quantize": quantize}
+    if backend == "gather":
+        from hexad.kernels.sparse_attention import gather
+
+        return gather.attend(q, k, v, block_mask, quantize=quantize, **tiling), 0
+    if backend == "triton":
+        from hexad.kernels.sparse_attention import triton
+
+        return triton.attend(q, k, v, block_mask, **tiling, **filtered)
+    if backend == "flex":
+        from hexad.kernels.sparse_attention import flex
+
+        return flex.attend(q, k, v, block_mask, **tiling), 0
+    from hexad.kernels.sparse_attention import reference
+
+    out, pv_kept = reference.attend(q, k, v, block_mask, **tiling, **filtered)
+    return out, int(block_mask.sum()) - int(pv_kept.sum())
