@@ -30,7 +30,10 @@ class Timing:
 
 
 def interleave(
-    functions: Mapping[str, Callable[[], object]], rounds: int = 5, warmup: int = 1, synchronize=None
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int = 5,
+    warmup: int = 1,
+    synchronize: Callable[[], object] | None = None,
 ) -> Timing:
     """Time the functions in turn, `rounds` times each, after `warmup` untimed turns.
 

@@ -48,7 +48,9 @@ class TrainingConfig:
         keep: how many of the newest checkpoints stay.
         clip_norm: largest gradient norm, or None.
         workers: data loading processes.
-        accelerator, devices, precision: as in `lightning_fabric.Fabric`.
+        accelerator: as in `lightning_fabric.Fabric`, as the next two.
+        devices: how many.
+        precision: of the arithmetic.
     """
 
     steps: int

@@ -1,0 +1,49 @@
+"""The documentation does what it says: its Python runs, its tables are those of the data."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+READMES = [
+    ROOT / "README.md",
+    ROOT / "shared" / "README.md",
+    ROOT / "kernels" / "README.md",
+    *sorted(ROOT.glob("packages/*/README.md")),
+    *sorted(ROOT.glob("docs/pages/methods/*.md")),
+    ROOT / "docs" / "pages" / "kernels.md",
+]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in READMES if BLOCK.search(p.read_text())], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_the_python_of_a_page_runs_as_it_stands(page, tmp_path):
+    """All blocks of a page run in order in one empty folder, as a reader pastes them."""
+    code = "\n".join(BLOCK.findall(page.read_text()))
+    environment = {**os.environ, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_table_of_methods_is_that_of_the_data():
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    assert (ROOT / "README.md").read_text() == build.readme_with_table(), (
+        "run: uv run python docs/build.py --readme"
+    )
+    assert len(build.method_table("{}").splitlines()) == 2 + 38
