@@ -16,7 +16,7 @@ READMES = [
     ROOT / "kernels" / "README.md",
     *sorted(ROOT.glob("packages/*/README.md")),
     *sorted(ROOT.glob("docs/pages/methods/*.md")),
-    ROOT / "docs" / "pages" / "kernels.md",
+    *ROOT.glob("docs/pages/kernels.md"),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

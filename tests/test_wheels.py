@@ -58,7 +58,8 @@ def test_every_member_builds_a_wheel_and_an_sdist_with_its_data(dist):
         assert "hexad/__init__.py" not in names
         assert any(entry.endswith("licenses/LICENSE") for entry in names)
         assert not any("tests/" in entry for entry in names)
-        assert any(entry.endswith("/pyproject.toml") for entry in tarfile.open(sdist).getnames())
+        with tarfile.open(sdist) as archive:
+            assert any(entry.endswith("/pyproject.toml") for entry in archive.getnames())
         if name == "hexad-kernels":
             assert any(entry.endswith(".cpp") for entry in names)
         if name == "hexad-core":
