@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hexad.kernels.sparse_attention import AttentionStats, block_sparse_attention, to_flex_block_mask
     from hexad.llm_efficiency.spargeattn.attention import block_mask, dense_attention, sparge_attention
+    from hexad.llm_efficiency.spargeattn.calibration import calibrate
     from hexad.llm_efficiency.spargeattn.hilbert import hilbert_order
     from hexad.llm_efficiency.spargeattn.params import HeadParams, load_layers, save_layers
-    from hexad.llm_efficiency.spargeattn.transformers import calibrate, record_stats, register
+    from hexad.llm_efficiency.spargeattn.transformers import record_stats, register
     from hexad.llm_efficiency.spargeattn.tuning import AttentionCall, SpargeTuner
 
 _KERNEL = "hexad.kernels.sparse_attention"
@@ -24,7 +25,7 @@ _HOME = {
     "SpargeTuner": "tuning",
     "block_mask": "attention",
     "block_sparse_attention": _KERNEL,
-    "calibrate": "transformers",
+    "calibrate": "calibration",
     "dense_attention": "attention",
     "hilbert_order": "hilbert",
     "load_layers": "params",
