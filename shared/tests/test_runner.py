@@ -112,7 +112,7 @@ def test_two_processes_do_not_measure_into_one_folder(tmp_path):
 
 def test_a_broken_arm_fails_alone(tmp_path):
     proof = run_study(BROKEN, "tiny", out=tmp_path)
-    assert proof.errors == {"broken--0": "ZeroDivisionError: this arm is broken"}
+    assert proof.errors == {("broken", 0): "ZeroDivisionError: this arm is broken"}
     assert proof.judgements[0].verdict == "not measured"
     assert "this arm is broken" in proof.judgements[0].reason
     assert "Traceback" in (proof.folder / "errors" / "broken--0.txt").read_text()

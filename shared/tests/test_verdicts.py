@@ -87,9 +87,9 @@ def test_only_pairs_count_and_a_missing_arm_is_said():
     records = table([("high", 0, "", 5.0), ("high", 1, "", 7.0), ("low", 1, "", 6.0)])
     claim = Claim("c", "s", "mean", "high", "at least", 0.0, baseline="low")
     assert judge(claim, records, "tiny").estimate.value == 1.0
-    gone = judge(claim, records.filter(arm="high"), "tiny", {"low--0": "ValueError: no"})
+    gone = judge(claim, records.filter(arm="high"), "tiny", {("low", 0): "ValueError: no"})
     assert gone.verdict == "not measured"
-    assert "low--0: ValueError: no" in gone.reason
+    assert "low (seed 0): ValueError: no" in gone.reason
     small = judge(Claim("c", "s", "mean", "high", "at least", 0.0, presets=("full",)), records, "tiny")
     assert small.verdict == "not measured"
     assert "full" in small.reason

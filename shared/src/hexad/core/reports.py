@@ -98,7 +98,7 @@ def page(proof: Proof) -> dict[str, Any]:
         "summary": summarise(study, proof.records),
         "cases": by_case if any(row["case"] for row in by_case) else [],
         "figures": figures,
-        "errors": proof.errors,
+        "errors": {f"{arm} (seed {seed})": text for (arm, seed), text in proof.errors.items()},
         "folder": str(proof.folder),
     }
 

@@ -39,7 +39,7 @@ class Proof:
     Attributes:
         records: the long-form table (study, arm, seed, case, metric, value, unit).
         judgements: one for each claim.
-        errors: the last line of each failed trial, by `arm--seed`.
+        errors: the last line of each failed trial's error, by arm and seed.
         folder: the store.
     """
 
@@ -47,7 +47,7 @@ class Proof:
     preset: str
     records: pl.DataFrame
     judgements: list[Judgement]
-    errors: dict[str, str]
+    errors: dict[tuple[str, int], str]
     folder: Path
     results: Results
     seconds: float

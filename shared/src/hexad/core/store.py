@@ -73,8 +73,9 @@ class Store:
         frames = [self._frames[key] for key in sorted(self._frames)]
         return pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
 
-    def _stem(self, arm: str, seed: int) -> str:
-        return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', arm)}--{seed}"
+    def _stem(self, arm: str, seed: int | None = None) -> str:
+        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", arm)
+        return stem if seed is None else f"{stem}--{seed}"
 
     def trial_folder(self, arm: str, seed: int) -> Path:
         """The trial's own folder (made when the trial runs)."""
@@ -127,12 +128,13 @@ class Store:
         self.manifest["updated"] = _now()
         write_json(self.folder / "manifest.json", self.manifest)
 
-    def errors(self) -> dict[str, str]:
-        """The last line of each failed trial's error, by `arm--seed`."""
+    def errors(self) -> dict[tuple[str, int], str]:
+        """The last line of each failed trial's error, by arm and seed."""
         found = {}
-        for path in sorted((self.folder / "errors").glob("*.txt")):
-            lines = path.read_text().strip().splitlines()
-            found[path.stem] = lines[-1] if lines else "unknown error"
+        for arm in self.study.arms:
+            for path in sorted((self.folder / "errors").glob(f"{self._stem(arm.name)}--*.txt")):
+                lines = path.read_text().strip().splitlines()
+                found[arm.name, int(path.stem.rsplit("--", 1)[1])] = lines[-1] if lines else "unknown error"
         return found
 
     def _load(self) -> None:

@@ -84,7 +84,7 @@ def _units(records: pl.DataFrame, claim: Claim) -> pl.DataFrame:
 
 
 def judge(
-    claim: Claim, records: pl.DataFrame, preset: str, errors: dict[str, str] | None = None
+    claim: Claim, records: pl.DataFrame, preset: str, errors: dict[tuple[str, int], str] | None = None
 ) -> Judgement:
     """Judge one claim by the records of a study.
 
@@ -97,7 +97,7 @@ def judge(
     if units.is_empty():
         wanted = [arm for arm in (claim.arm, claim.baseline) if arm is not None]
         failed = [
-            f"{key}: {text}" for key, text in (errors or {}).items() if key.rsplit("--", 1)[0] in wanted
+            f"{arm} (seed {seed}): {text}" for (arm, seed), text in (errors or {}).items() if arm in wanted
         ]
         return Judgement(claim, "not measured", None, failed[0] if failed else "no record of it in this run")
     base = units["base"].to_numpy() if claim.baseline is not None else None
@@ -112,7 +112,7 @@ def judge(
 
 
 def judge_all(
-    study: Study, records: pl.DataFrame, preset: str, errors: dict[str, str] | None = None
+    study: Study, records: pl.DataFrame, preset: str, errors: dict[tuple[str, int], str] | None = None
 ) -> list[Judgement]:
     """The verdict on each of the study's claims, in their order."""
     return [judge(claim, records, preset, errors) for claim in study.claims]
