@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hexad.kernels.sparse_attention.flex import to_flex_block_mask
-    from hexad.kernels.sparse_attention.op import (
+    from hexad.kernels.sparse_attention.functional import (
         AttentionStats,
         available_backends,
         block_sparse_attention,
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "AttentionStats": "op",
-    "available_backends": "op",
-    "block_sparse_attention": "op",
-    "predict_block_mask": "op",
-    "sparse_attention": "op",
+    "AttentionStats": "functional",
+    "available_backends": "functional",
+    "block_sparse_attention": "functional",
+    "predict_block_mask": "functional",
+    "sparse_attention": "functional",
     "to_flex_block_mask": "flex",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ def reason_against(backend: Name, call: Call) -> str | None:
 
 
 @torch.compiler.assume_constant_result
-def choose(backend: str, call: Call) -> Name:
+def choose(backend: Backend, call: Call) -> Name:
     """The backend that will run: the one asked for, or the fastest that honours every option of the call.
 
     Raises:
@@ -127,8 +127,8 @@ def run(
 ) -> tuple[Tensor, Tensor | int]:
     """Run a checked call: the output, and how many kept tiles the second filter left out."""
     # Each backend is imported when it first runs: triton and flex_attention are slow to load.
-    tiling = {"is_causal": is_causal, "scale": scale, "block_q": block_q, "block_k": block_k}
-    filtered = {"pv_threshold": pv_threshold, "quantize": quantize}
+    tiling: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "block_q": block_q, "block_k": block_k}
+    filtered: dict[str, Any] = {"pv_threshold": pv_threshold, "quantize": quantize}
     if backend == "gather":
         from hexad.kernels.sparse_attention import gather
 

@@ -89,25 +89,27 @@ def pool_blocks(
     pooled = torch.empty(batch, heads, blocks, d, dtype=dtype, device=x.device)
     similarity = torch.empty(batch, heads, blocks, dtype=dtype, device=x.device)
     whole = n // block
+    spans = ((slice(0, whole), 0, block), (slice(whole, blocks), whole * block, n % block))
+    centred = None
     for piece in _pieces(x):
         part = x[piece].to(dtype)
         if smooth:
-            part = part - part.mean(-2, keepdim=True)
-        scale = torch.linalg.vector_norm(part, dim=-1).clamp_(min=torch.finfo(dtype).tiny).reciprocal_()
+            mean = part.mean(-2, keepdim=True)
+            # The first piece is the largest, and its buffer serves all others.
+            centred = torch.empty_like(part) if centred is None else centred[:, : part.shape[1]]
+            part = torch.sub(part, mean, out=centred)
+        norm = torch.linalg.vector_norm(part, dim=-1).clamp_(min=torch.finfo(dtype).tiny)
+        inverse = norm.reciprocal_()
         # One product with the weights (1/n, 1/||x_t||) gives the mean and the sum of unit vectors.
-        for blocks_done, start, length in (
-            (slice(0, whole), 0, block),
-            (slice(whole, blocks), whole * block, n % block),
-        ):
-            if length == 0 or blocks_done.start == blocks_done.stop:
+        for span, start, length in spans:
+            count = span.stop - span.start
+            if count * length == 0:
                 continue
-            count = blocks_done.stop - blocks_done.start
             tokens = part[:, :, start : start + count * length].unflatten(2, (count, length))
-            unit = scale[:, :, start : start + count * length].unflatten(2, (count, length))
-            weights = torch.stack((torch.full_like(unit, 1.0 / length), unit), dim=-2)
-            sums = weights @ tokens
-            pooled[piece][:, :, blocks_done] = sums[..., 0, :]
-            similarity[piece][:, :, blocks_done] = sums[..., 1, :].square().sum(-1) / length**2
+            unit = inverse[:, :, start : start + count * length].unflatten(2, (count, length))
+            sums = torch.stack((torch.full_like(unit, 1.0 / length), unit), dim=-2) @ tokens
+            pooled[piece][:, :, span] = sums[..., 0, :]
+            similarity[piece][:, :, span] = sums[..., 1, :].square().sum(-1) / length**2
     return pooled, similarity
 
 

@@ -83,8 +83,8 @@ def _forward_kernel(
     position = row + n_k - n_q
 
     running_max = tl.full([BLOCK_Q], MAX_START, tl.float32)
-    normaliser = tl.zeros([BLOCK_Q], tl.float32)
-    output = tl.zeros([BLOCK_Q, PADDED_VALUE_DIM], tl.float32)
+    normaliser = tl.full([BLOCK_Q], 0.0, tl.float32)
+    output = tl.full([BLOCK_Q, PADDED_VALUE_DIM], 0.0, tl.float32)
     skipped = 0
     for slot in range(tl.load(count_ptr + row_of_tiles)):
         key_tile = tl.load(index_ptr + row_of_tiles * k_blocks + slot)
@@ -205,8 +205,8 @@ def attend(
         scale * LOG2_E,
         HEAD_DIM=d,
         VALUE_DIM=d_v,
-        PADDED_HEAD_DIM=max(narrowest, triton.next_power_of_2(d)),
-        PADDED_VALUE_DIM=max(MIN_BLOCK, triton.next_power_of_2(d_v)),
+        PADDED_HEAD_DIM=max(narrowest, 1 << (d - 1).bit_length()),
+        PADDED_VALUE_DIM=max(MIN_BLOCK, 1 << (d_v - 1).bit_length()),
         BLOCK_Q=block_q,
         BLOCK_K=block_k,
         CAUSAL=is_causal,
