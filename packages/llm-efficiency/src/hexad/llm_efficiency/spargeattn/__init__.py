@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from hexad.kernels.sparse_attention import AttentionStats, block_sparse_attention, to_flex_block_mask
     from hexad.llm_efficiency.spargeattn.attention import block_mask, dense_attention, sparge_attention
     from hexad.llm_efficiency.spargeattn.calibration import calibrate
+    from hexad.llm_efficiency.spargeattn.calls import AttentionCall, load_call, save_call
     from hexad.llm_efficiency.spargeattn.hilbert import hilbert_order
     from hexad.llm_efficiency.spargeattn.params import HeadParams, load_layers, save_layers
     from hexad.llm_efficiency.spargeattn.transformers import record_stats, register
-    from hexad.llm_efficiency.spargeattn.tuning import AttentionCall, SpargeTuner
+    from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner
 
 _KERNEL = "hexad.kernels.sparse_attention"
 _HOME = {
-    "AttentionCall": "tuning",
+    "AttentionCall": "calls",
     "AttentionStats": _KERNEL,
     "HeadParams": "params",
     "SpargeTuner": "tuning",
@@ -28,9 +29,11 @@ _HOME = {
     "calibrate": "calibration",
     "dense_attention": "attention",
     "hilbert_order": "hilbert",
+    "load_call": "calls",
     "load_layers": "params",
     "record_stats": "transformers",
     "register": "transformers",
+    "save_call": "calls",
     "save_layers": "params",
     "sparge_attention": "attention",
     "to_flex_block_mask": _KERNEL,
@@ -46,9 +49,11 @@ __all__ = [
     "calibrate",
     "dense_attention",
     "hilbert_order",
+    "load_call",
     "load_layers",
     "record_stats",
     "register",
+    "save_call",
     "save_layers",
     "sparge_attention",
     "to_flex_block_mask",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hexad.core.errors import InputError
+from hexad.llm_efficiency.spargeattn.calls import AttentionCall
 from hexad.llm_efficiency.spargeattn.params import HeadParams
 from hexad.llm_efficiency.spargeattn.transformers import (
     AttentionInterface,
@@ -16,7 +17,7 @@ from hexad.llm_efficiency.spargeattn.transformers import (
     sdpa_attention_forward,
     sdpa_mask,
 )
-from hexad.llm_efficiency.spargeattn.tuning import AttentionCall, Progress, SpargeTuner, Trials
+from hexad.llm_efficiency.spargeattn.tuning import Progress, SpargeTuner, Trials
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -17,6 +17,7 @@ from hexad.core.errors import InputError
 from hexad.core.validation import check_range
 from hexad.kernels.sparse_attention import block_sparse_attention
 from hexad.llm_efficiency.spargeattn.attention import Backend, block_mask, dense_attention, sparge_attention
+from hexad.llm_efficiency.spargeattn.calls import AttentionCall
 from hexad.llm_efficiency.spargeattn.params import HeadParams
 from hexad.llm_efficiency.spargeattn.prediction import Prediction, Ranking
 
@@ -28,17 +29,6 @@ LAMBDA_MAX, LAMBDA_START, LAMBDA_WIDTH = 50.0, 20.0, 0.1
 LEAST_SPARSITY = 0.1
 
 Progress = Callable[[float, str], None]
-
-
-@dataclass(frozen=True)
-class AttentionCall:
-    """The inputs of one attention call: shapes (batch, q_heads, n_q, d) and (batch, k_heads, n_k, d)."""
-
-    q: Float[Tensor, "batch q_heads n_q d"]
-    k: Float[Tensor, "batch k_heads n_k d"]
-    v: Float[Tensor, "batch k_heads n_k d_v"]
-    is_causal: bool = False
-    scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +229,9 @@ class SpargeTuner:
 
 
 @torch.no_grad()
-def score(params: HeadParams, call: AttentionCall, backend: Backend = "auto") -> HeadScores:
+def score(
+    params: HeadParams, call: AttentionCall, *, backend: Backend = "auto", quantize: bool = False
+) -> HeadScores:
     """Relative L1 error to dense attention, and share of the needed tiles skipped, of each head on a call.
 
     The share counts the first filter. Use calls that the tuner has not seen.
@@ -247,7 +239,7 @@ def score(params: HeadParams, call: AttentionCall, backend: Backend = "auto") ->
     q, k, v, is_causal, scale = call.q, call.k, call.v, call.is_causal, call.scale
     dense = dense_attention(q, k, v, is_causal=is_causal, scale=scale)
     output = sparge_attention(
-        q, k, v, is_causal=is_causal, scale=scale, params=params, backend=backend, return_stats=False
+        q, k, v, is_causal=is_causal, scale=scale, params=params, backend=backend, quantize=quantize
     )
     kept = block_mask(q, k, params, is_causal=is_causal, scale=scale)
     everything = HeadParams(theta=1.0, block_q=params.block_q, block_k=params.block_k)
