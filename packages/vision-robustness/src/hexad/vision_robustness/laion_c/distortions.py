@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from hexad.core.validation import check_choice
 from hexad.vision_robustness.laion_c.glitch import glitched
 from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, benchmark_frame, centre_crop
-from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
+from hexad.vision_robustness.laion_c.levels import Seed, level_index
 from hexad.vision_robustness.laion_c.lines import vertical_lines
 from hexad.vision_robustness.laion_c.luminance import luminance_checkerboard
 from hexad.vision_robustness.laion_c.mosaic_tiles import TILE_SIZES, mosaic
@@ -71,6 +69,21 @@ def corrupt(
     return distortion.function(image, severity, rng)
 
 
+def frame_for(name: str, severity: int) -> tuple[int, int]:
+    """The sizes (resize, crop) of the benchmark's frame before a distortion.
+
+    256 and 224, but for a mosaic of tile t 256 - 256 % t, and, where t does not divide 224 (t = 6), a crop of
+    that whole square, which is cut to 224 afterwards.
+    """
+    check_choice("distortion", name, DISTORTIONS)
+    index = level_index(severity)
+    if name != "mosaic":
+        return 256, 224
+    tile = TILE_SIZES[index]
+    resize = 256 - 256 % tile
+    return resize, 224 if 224 % tile == 0 else resize
+
+
 def corrupt_in_frame(
     pixels: Rgb,
     name: str,
@@ -80,18 +93,6 @@ def corrupt_in_frame(
     *,
     glitch_seed: int | None = 1,
 ) -> Rgb:
-    """Cut the image to 224 x 224 as the benchmark does, and distort it.
-
-    Resize(256) and CenterCrop(224) come first. For a mosaic of tile t it is Resize(256 - 256 % t), and for
-    t = 6, which does not divide 224, CenterCrop(252) before and CenterCrop(224) after.
-    """
-    check_choice("distortion", name, DISTORTIONS)
-    index = level_index(severity)
-    resize, crop = 256, 224
-    if name == "mosaic":
-        tile = TILE_SIZES[index]
-        resize = 256 - 256 % tile
-        crop = 224 if 224 % tile == 0 else resize
-    framed = benchmark_frame(pixels, resize, crop)
-    out = corrupt(framed, name, severity, generator(rng), tiles, glitch_seed=glitch_seed)
-    return centre_crop(np.asarray(out), 224, 224)
+    """Cut the image to 224 x 224 as the benchmark does, and distort it; see `frame_for` and `corrupt`."""
+    framed = benchmark_frame(pixels, *frame_for(name, severity))
+    return centre_crop(corrupt(framed, name, severity, rng, tiles, glitch_seed=glitch_seed), 224, 224)

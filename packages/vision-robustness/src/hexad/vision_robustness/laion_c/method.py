@@ -14,4 +14,6 @@ METHOD = Method(
         "than the corruptions of ImageNet-C do."
     ),
     tags=("robustness", "out-of-distribution", "corruptions", "image-classification", "benchmark"),
+    study=None,
+    commands="hexad.vision_robustness.laion_c.commands:app",
 )

@@ -175,8 +175,8 @@ class TileBank:
             np.savez(temporary, **arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> "TileBank":
-        """Read what `save` wrote.
+    def load(cls, path: str | Path, sizes: Sequence[int] | None = None) -> "TileBank":
+        """Read what `save` wrote: all sizes, or only some to save memory.
 
         Raises:
             InputError: the file is missing, or is no tile bank.
@@ -184,7 +184,8 @@ class TileBank:
         file = check_file(path, "tile bank")
         try:
             with np.load(file, allow_pickle=False) as archive:
-                sized = {int(key.removeprefix("tiles_")): archive[key] for key in archive.files}
+                names = [f"tiles_{size}" for size in sizes] if sizes else archive.files
+                sized = {int(name.removeprefix("tiles_")): archive[name] for name in names}
         except Exception as error:
             # numpy raises whatever the damage leads to: BadZipFile, ValueError, EOFError, KeyError ...
             raise InputError(f"{file} is no tile bank that `save` wrote ({error})") from None

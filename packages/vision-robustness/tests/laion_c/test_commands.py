@@ -1,0 +1,259 @@
+"""The commands as a user calls them: `hexad vision-robustness laion-c ...`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexad.core.cli import main
+from hexad.core.data import load_photograph
+from hexad.vision_robustness.laion_c import SUPERCLASSES
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Call the command line in this process; gives exit code, stdout and stderr."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hexad", "vision-robustness", "laion-c", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    for name, photograph in (("dog/a.png", "china"), ("bird/b.jpg", "flower")):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(load_photograph(photograph)).resize((320, 240)).save(tmp_path / "photos" / name)
+    return tmp_path / "photos"
+
+
+def test_apply_distorts_a_folder_and_says_what_it_did(run, photos, tmp_path):
+    out = tmp_path / "out"
+    code, stdout, _ = run(
+        "apply", photos, out, "--types", "glitched,vertical_lines", "--levels", "1-2,4", "-j", 1
+    )
+    assert code == 0
+    assert "12 images written from 2 sources" in stdout
+    assert (out / "vertical_lines/intensity_level_4/dog/a_vertical_lines_4.JPEG").is_file()
+    code, stdout, _ = run("apply", photos, out, "--types", "glitched", "--levels", "1", "--json")
+    assert code == 0
+    assert {key: json.loads(stdout)[key] for key in ("images", "written", "kept")} == {
+        "images": 2, "written": 0, "kept": 2,
+    }  # fmt: skip
+
+
+def test_apply_names_and_counts_unreadable_images_and_exits_with_1(run, photos, tmp_path):
+    data = (photos / "bird/b.jpg").read_bytes()
+    (photos / "bird/cut.jpg").write_bytes(data[: len(data) // 2])
+    code, stdout, stderr = run(
+        "apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1", "-j", 1
+    )
+    assert code == 1
+    assert "2 images written" in stdout
+    assert "skipped bird/cut.jpg: " in stderr
+    assert "truncated" in stderr
+    assert "1 of 3 images could not be read" in stderr
+
+
+def test_apply_strict_stops_at_once(run, photos, tmp_path):
+    (photos / "bird/a_cut.jpg").write_bytes(b"\xff\xd8")
+    code, _, stderr = run(
+        "apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1", "-j", 1, "--strict"
+    )
+    assert code == 2
+    assert stderr.startswith("error: ")
+    assert "a_cut.jpg" in stderr
+    assert stderr.count("\n") == 1, "one line, no traceback"
+
+
+def test_alpha_is_reported(run, photos, tmp_path):
+    Image.new("RGBA", (64, 64), (255, 0, 0, 40)).save(photos / "dog/clear.png")
+    _, stdout, _ = run("apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1", "-j", 1)
+    assert "alpha of 1 images was composited on white" in stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--types", "fog"], "unknown distortion 'fog'"),
+        (["--levels", "0-3"], "severity is 0"),
+        (["--levels", "6"], "severity is 6"),
+        (["--levels", "one"], "--levels is 'one'"),
+        (["--levels", ""], "names none"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--glitch-seed", "some"], "--glitch-seed is 'some'"),
+        (["--jobs", "0"], "jobs is 0"),
+        (["--tiles", "nowhere"], "tile folder nowhere does not exist"),
+        (["--tiles", "nowhere.npz"], "tile bank nowhere.npz does not exist"),
+    ],
+)
+def test_apply_refuses_bad_options_in_one_line(arguments, message, run, photos, tmp_path):
+    code, _, stderr = run("apply", photos, tmp_path / "out", *arguments)
+    assert code == 2
+    assert message in stderr
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "glitched").exists()
+
+
+def test_apply_refuses_a_missing_or_empty_folder_and_one_inside_the_other(run, photos, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for source, target, message in (
+        (tmp_path / "nowhere", tmp_path / "out", "does not exist"),
+        (tmp_path / "empty", tmp_path / "out", "no images in"),
+        (photos, photos / "out", "must lie beside each other"),
+    ):
+        code, _, stderr = run("apply", source, target)
+        assert (code, message in stderr) == (2, True)
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(80):
+        Image.fromarray(load_photograph("china")[:300, number : number + 300]).save(
+            photos / f"{number:02}.bmp"
+        )
+    out = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "hexad.core.cli", "vision-robustness", "laion-c", "apply",
+        str(photos), str(out), "--types", "vertical_lines", "--jobs", "2",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 90
+    while len(list(out.rglob("*.JPEG"))) < 10 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    # A terminal's Ctrl-C goes to the workers too.
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in stderr
+    assert "Traceback" not in stderr
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["complete"] is False
+    assert 0 < len(manifest["images"]) < 80
+    assert not [path for path in out.rglob(".*") if path.is_file()], "no half-written file is left"
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "400 images written" not in done.stdout
+    assert len(list(out.rglob("*.JPEG"))) == 400
+
+
+def test_preview_draws_all_thirty_distortions(run, photos, tmp_path):
+    code, stdout, _ = run("preview", photos / "dog/a.png", tmp_path / "sheet.png", "--tiles", "source")
+    assert code == 0
+    assert "2000 crops of source images" in stdout
+    with Image.open(tmp_path / "sheet.png") as image:
+        assert image.width > image.height > 900
+        pixels = np.asarray(image.convert("L")).astype(int)
+    # The last row is the luminance checkerboard: by the fifth level it is nearly black and white.
+    last = pixels[-170:-10, -170:-10]
+    assert np.isin(last, range(40)).mean() + np.isin(last, range(215, 256)).mean() > 0.8
+
+
+def test_preview_refuses_other_formats_and_its_own_input(run, photos, tmp_path):
+    assert ".png" in run("preview", photos / "dog/a.png", tmp_path / "sheet.jpg")[2]
+    assert "is the input itself" in run("preview", photos / "dog/a.png", photos / "dog/a.png")[2]
+    assert "does not exist" in run("preview", photos / "dog/z.png", tmp_path / "sheet.png")[2]
+
+
+def test_tiles_makes_a_bank_that_apply_takes(run, photos, tmp_path):
+    (tmp_path / "many").mkdir()
+    for number in range(100):
+        Image.fromarray(load_photograph("flower")[number : number + 64, :64]).save(
+            tmp_path / f"many/{number}.png"
+        )
+    code, stdout, _ = run("tiles", tmp_path / "many", tmp_path / "bank.npz")
+    assert code == 0
+    assert "100 tiles of 4, 6, 8, 16, 28 pixels" in stdout
+    code, stdout, _ = run(
+        "apply", photos, tmp_path / "out", "--types", "stickers", "--levels", "1",
+        "--tiles", tmp_path / "bank.npz", "-j", 1,
+    )  # fmt: skip
+    assert code == 0
+    assert "tiles: 100 saved bank" in stdout
+
+
+def test_evaluate_scores_what_apply_wrote_with_weights_from_a_wheel(run, photos, tmp_path):
+    run("apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1,5", "-j", 1)
+    code, stdout, _ = run(
+        "evaluate", tmp_path / "out", "--clean", photos, "--device", "cpu", "--out", tmp_path / "report",
+        "--model", "hexad.vision_robustness.laion_c.packaged:load_efficientnet_lite0",
+    )  # fmt: skip
+    assert code == 0
+    assert "glitched" in stdout
+    assert "28 of the benchmark's 30 cells are missing" in stdout
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+        "accuracy.png", "predictions.csv", "report.csv", "report.json",
+    ]  # fmt: skip
+
+
+def test_evaluate_scores_stored_outputs_with_a_custom_mapping(run, tmp_path):
+    np.savez(tmp_path / "preds.npz", paths=["pet/a", "car/b"], logits=np.array([[0.0, 3, 1], [0, 3, 1]]))
+    (tmp_path / "mapping.json").write_text(json.dumps({"pet": ["cat", "dog"], "car": ["car"]}))
+    (tmp_path / "index.json").write_text(json.dumps({"car": 0, "cat": 1, "dog": 2}))
+    code, stdout, _ = run(
+        "evaluate", "--preds", tmp_path / "preds.npz", "--mapping", tmp_path / "mapping.json",
+        "--class-index", tmp_path / "index.json", "--out", tmp_path / "report", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(stdout)["clean"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --model"),
+        (["--model", "timm:resnet50,x.pth"], "needs a labelled folder"),
+        (["out", "--preds", "p.npz"], "leave out the folder"),
+        (["out", "--model", "timm:resnet5O,x.pth"], "did you mean 'resnet50'"),
+        (["out", "--model", "nowhere.pt2"], "model nowhere.pt2 does not exist"),
+        (["out", "--model", "timm:resnet50"], "not downloaded"),
+        (["out", "--model", "a:b", "--mean", "1,2"], "--mean is '1,2'"),
+        (["--preds", "nowhere.npz"], "predictions nowhere.npz does not exist"),
+    ],
+)
+def test_evaluate_refuses_bad_options_in_one_line(arguments, message, run, tmp_path):
+    code, _, stderr = run("evaluate", *arguments, "--out", tmp_path / "report")
+    assert code == 2
+    assert message in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_every_superclass_is_a_folder_name_that_evaluate_knows():
+    assert all(name == name.lower() and "/" not in name for name in SUPERCLASSES)
+
+
+def test_the_light_face_imports_nothing_heavy():
+    code = (
+        "import sys, hexad.vision_robustness.laion_c.method\n"
+        "heavy = {'numpy', 'torch', 'PIL', 'scipy', 'timm', 'typer', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "import hexad.vision_robustness.laion_c as package\n"
+        "assert 'numpy' not in sys.modules\n"
+        "for name in package.__all__:\n"
+        "    value = getattr(package, name)\n"
+        "    assert not hasattr(value, '__path__') and type(value).__name__ != 'module', name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_distorting_needs_no_torch():
+    code = (
+        "import sys, numpy as np\n"
+        "from hexad.vision_robustness.laion_c import corrupt\n"
+        "corrupt(np.zeros((40, 40, 3), np.uint8), 'glitched', 1)\n"
+        "import hexad.vision_robustness.laion_c.folders\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
