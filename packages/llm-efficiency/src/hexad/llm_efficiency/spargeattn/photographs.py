@@ -20,7 +20,9 @@ from hexad.core.validation import check_range
 
 HEAD_DIM = 64
 PATCH = 7
-TOP, LEFT = 120, 200  # the crop starts here: roofs and trees of china.jpg, petals and leaves of flower.jpg
+CORNER = (120, 200)  # of the crop that is scored: roofs and trees of china.jpg, petals of flower.jpg
+# Crops to tune on, which share no pixel with the scored one of any side.
+TUNING_CORNERS = ((20, 20), (200, 60), (340, 100), (60, 500), (300, 540))
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,13 @@ class DenoisingTask:
 
 
 def denoising_task(
-    name: str, side: int, *, seed: int = 0, noise: float = 0.1, bandwidth: float = 0.6
+    name: str,
+    side: int,
+    *,
+    seed: int = 0,
+    corner: tuple[int, int] = CORNER,
+    noise: float = 0.1,
+    bandwidth: float = 0.6,
 ) -> DenoisingTask:
     """Write the denoising of a square crop of a photograph as attention.
 
@@ -68,19 +76,26 @@ def denoising_task(
         name: `"china"` or `"flower"`, the two photographs in scikit-learn.
         side: side of the crop in pixels, 8 to 256; n = side^2 tokens.
         seed: of the noise.
+        corner: row and column of the crop's upper left pixel.
         noise: standard deviation of the Gaussian noise, on a scale where white is 1.
         bandwidth: h, in units of patch distance.
 
     Raises:
-        InputError: side, noise or bandwidth out of range, or no such photograph.
+        InputError: side, corner, noise or bandwidth out of range, or no such photograph.
         MissingExtraError: scikit-learn is not installed.
     """
     if not 8 <= side <= 256:
         raise InputError(f"side is {side}; the crop holds 8 to 256 pixels a side")
     check_range("noise", noise, 0.0)
     check_range("bandwidth", bandwidth, 0.0, low_open=True)
-    photograph = load_photograph(name)[TOP : TOP + side, LEFT : LEFT + side]
-    clean = photograph.astype(np.float64) / 255
+    photograph = load_photograph(name)
+    top, left = corner
+    height, width = photograph.shape[:2]
+    if not (0 <= top <= height - side and 0 <= left <= width - side):
+        raise InputError(
+            f"a crop of side {side} at {corner} leaves the photograph of {height} x {width} pixels"
+        )
+    clean = photograph[top : top + side, left : left + side].astype(np.float64) / 255
     noisy = clean + np.random.default_rng(seed).normal(0, noise, clean.shape)
 
     grey = np.pad(noisy.mean(2), PATCH // 2, mode="reflect")

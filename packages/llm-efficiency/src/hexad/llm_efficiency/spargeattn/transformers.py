@@ -144,7 +144,7 @@ def _make_forward(
                     stacklevel=2,
                 )
         if reason:
-            _record(CallRecord(layer, n_q, key.shape[2], None, reason))
+            record_call(CallRecord(layer, n_q, key.shape[2], None, reason))
             return sdpa_attention_forward(
                 module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
             )
@@ -158,13 +158,14 @@ def _make_forward(
         else:
             # Counting reads numbers back from the device, so it is done only where somebody asks.
             output, stats = sparge_attention(query, key, value, **arguments, return_stats=True)
-            _record(CallRecord(layer, n_q, key.shape[2], stats))
+            record_call(CallRecord(layer, n_q, key.shape[2], stats))
         return output.transpose(1, 2).contiguous(), None
 
     return forward
 
 
-def _record(record: CallRecord) -> None:
+def record_call(record: CallRecord) -> None:
+    """Note a call for whoever runs `record_stats`."""
     records = _records.get()
     if records is not None:
         records.append(record)
