@@ -35,7 +35,7 @@ def attend(
     block_k: int,
     quantize: bool = False,
 ) -> Float[Tensor, "batch q_heads n_q d_v"]:
-    """Attention over the kept tiles of checked CPU tensors.
+    """Attention over the kept tiles of checked CPU tensors; under `is_causal`, no kept tile is all hidden.
 
     `quantize` emulates INT8: Q and K take the values that their integers stand for, in float32.
     """

@@ -95,9 +95,9 @@ def pool_blocks(
         part = x[piece].to(dtype)
         if smooth:
             mean = part.mean(-2, keepdim=True)
-            # The first piece is the largest, and its buffer serves all others.
-            centred = torch.empty_like(part) if centred is None else centred[:, : part.shape[1]]
-            part = torch.sub(part, mean, out=centred)
+            # The first piece is the largest, so its buffer serves all others.
+            centred = torch.empty_like(part) if centred is None else centred
+            part = torch.sub(part, mean, out=centred[:, : part.shape[1]])
         norm = torch.linalg.vector_norm(part, dim=-1).clamp_(min=torch.finfo(dtype).tiny)
         inverse = norm.reciprocal_()
         # One product with the weights (1/n, 1/||x_t||) gives the mean and the sum of unit vectors.
@@ -125,7 +125,9 @@ def select_blocks(
     """
     order = probability.sort(dim=-1, descending=True, stable=True)
     if tau is not None:
-        count = (order.values.cumsum(-1) <= tau[:, None, None]).sum(-1, keepdim=True)
+        # The whole mass is 1 but for rounding, so tau = 1 is said outright to take every block.
+        bound = tau.masked_fill(tau >= 1, float("inf"))
+        count = (order.values.cumsum(-1) <= bound[:, None, None]).sum(-1, keepdim=True)
     elif topk is not None:
         count = topk[:, None, None]
     else:

@@ -140,7 +140,8 @@ def predict(
                 probability = torch.softmax(scores, 0).nan_to_num(nan=0.0)
                 ranking = sorted(range(len(k_tiles)), key=lambda j: -float(probability[j]))
                 if tau is not None:
-                    count = sum(float(c) <= tau for c in probability[ranking].cumsum(0))
+                    mass = probability[ranking].cumsum(0)
+                    count = sum(tau >= 1 or float(c) <= tau for c in mass)
                 else:
                     assert topk is not None
                     count = int(topk * len(k_tiles))
