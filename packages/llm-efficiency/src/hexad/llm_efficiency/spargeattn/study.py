@@ -98,7 +98,9 @@ STUDY = Study(
             seeds=1,
         ),
         "quick": Preset(
-            Config((64,), (), None, texts=12, tuning_side=32, tuning_inputs=5, rounds=5, compile_flex=False),
+            Config(
+                (64,), (32,), None, texts=12, tuning_side=32, tuning_inputs=5, rounds=5, compile_flex=False
+            ),
             seeds=1,
         ),
         "full": Preset(
