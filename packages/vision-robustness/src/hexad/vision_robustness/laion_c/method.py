@@ -14,6 +14,6 @@ METHOD = Method(
         "than the corruptions of ImageNet-C do."
     ),
     tags=("robustness", "out-of-distribution", "corruptions", "image-classification", "benchmark"),
-    study=None,
+    study="hexad.vision_robustness.laion_c.study:STUDY",
     commands="hexad.vision_robustness.laion_c.commands:app",
 )
