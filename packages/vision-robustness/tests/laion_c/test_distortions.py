@@ -205,7 +205,7 @@ def test_number_of_shapes_grows_with_the_level(monkeypatch):
 def test_one_sticker_changes_only_the_pixels_it_covers_and_is_a_tile(bank, photograph):
     tiles = {tile.tobytes() for tile in bank.tiles(16)}
     for seed in range(20):
-        out = paste_tiles(photograph, bank.tiles(16), 1, np.random.default_rng(seed))
+        out = paste_tiles(photograph, bank, 16, 1, np.random.default_rng(seed))
         which = np.random.default_rng(seed).integers(0, len(bank), 1)
         rows, columns = np.nonzero((out != photograph).any(2))
         top, left = rows.min(), columns.min()

@@ -61,8 +61,10 @@ def test_a_size_that_was_not_built_comes_from_the_next_larger_one(bank):
     expected = Image.fromarray(bank.tiles(28)[3]).resize((20, 20), Image.Resampling.BILINEAR)
     assert np.array_equal(bank.tiles(20)[3], np.asarray(expected))
     assert bank.tiles(64).shape == (300, 64, 64, 3)
-    assert bank.tiles(20) is bank.tiles(20)
     assert bank.sizes == (4, 6, 8, 16, 28), "derived sizes do not change what is saved"
+    which = np.array([7, 3, 7])
+    for size in (16, 20):
+        assert np.array_equal(bank.take(which, size), bank.tiles(size)[which])
 
 
 def test_the_tree_holds_mean_colours_and_is_made_once(bank):

@@ -62,5 +62,5 @@ def lay_mosaic(pixels: Rgb, size: int, bank: TileBank) -> Rgb:
     rows, columns = height // size, width // size
     wanted = np.asarray(Image.fromarray(pixels).resize((columns, rows), Image.Resampling.BICUBIC))
     _, nearest = bank.tree(size).query(wanted.reshape(-1, 3))
-    cells = bank.tiles(size)[nearest].reshape(rows, columns, size, size, 3)
+    cells = bank.take(nearest, size).reshape(rows, columns, size, size, 3)
     return cells.transpose(0, 2, 1, 3, 4).reshape(height, width, 3)

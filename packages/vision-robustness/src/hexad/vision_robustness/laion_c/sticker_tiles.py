@@ -1,7 +1,6 @@
 """Stickers: shrunken photographs pasted all over the image."""
 
 import numpy as np
-from jaxtyping import UInt8
 
 from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, like, pixel_unit, rgb_array, scaled_count
 from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
@@ -30,16 +29,15 @@ def stickers(image: ImageLike, severity: int, rng: Seed = None, tiles: TileBank 
     pixels = rgb_array(image)
     height, width = pixels.shape[:2]
     count = scaled_count(COUNTS[level_index(severity)], height, width)
-    bank = need_tiles("stickers", tiles).tiles(SIZE * pixel_unit(height, width))
-    return like(image, paste_tiles(pixels, bank, count, generator(rng)))
+    bank, size = need_tiles("stickers", tiles), SIZE * pixel_unit(height, width)
+    return like(image, paste_tiles(pixels, bank, size, count, generator(rng)))
 
 
-def paste_tiles(pixels: Rgb, bank: UInt8[np.ndarray, "n t t 3"], count: int, rng: np.random.Generator) -> Rgb:
-    """Paste `count` random tiles of a bank over a copy of the pixels."""
-    size = bank.shape[1]
-    which = rng.integers(0, len(bank), count)
+def paste_tiles(pixels: Rgb, bank: TileBank, size: int, count: int, rng: np.random.Generator) -> Rgb:
+    """Paste `count` random tiles of a bank, at `size` pixels, over a copy of the image."""
+    tiles = bank.take(rng.integers(0, len(bank), count), size)
     room = (pixels.shape[0] - size, pixels.shape[1] - size)
     out = pixels.copy()
-    for tile, (top, left) in zip(bank[which], rng.integers(0, room, (count, 2)).tolist(), strict=True):
+    for tile, (top, left) in zip(tiles, rng.integers(0, room, (count, 2)).tolist(), strict=True):
         out[top : top + size, left : left + size] = tile
     return out

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 from PIL import Image
 from scipy.spatial import KDTree
 
@@ -28,8 +28,8 @@ MOST = 100_000
 class TileBank:
     """Square tiles of several sizes, each a whole photograph made small.
 
-    `tiles(size)` gives an array (n, size, size, 3), `tree(size)` a KD-tree of their mean colours; both are
-    kept once made. A size that the bank was not built with is scaled from the next larger one it has.
+    `tiles(size)` gives them all, `take(which, size)` some, and `tree(size)` a KD-tree of their mean colours,
+    made once. A size that the bank was not built with is scaled from the next larger one that it has.
 
     Args:
         sized: arrays (n, size, size, 3) of uint8 by size, the same n for all.
@@ -56,7 +56,6 @@ class TileBank:
                 f"the tile bank holds {self.count} tiles; mosaics and stickers need at least {FEWEST}"
             )
         self._tiles = {int(size): tiles for size, tiles in sized.items()}
-        self._built = tuple(sorted(self._tiles))
         self._trees: dict[int, KDTree] = {}
 
     def __len__(self) -> int:
@@ -65,26 +64,39 @@ class TileBank:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes that the bank was built with."""
-        return self._built
+        return tuple(sorted(self._tiles))
 
     def tiles(self, size: int) -> UInt8[np.ndarray, "n size size 3"]:
         """All tiles at `size` x `size` pixels."""
-        if size not in self._tiles:
-            larger = [built for built in self._built if built > size]
-            source = self._tiles[larger[0] if larger else self._built[-1]]
-            self._tiles[size] = np.stack([_shrink(tile, size) for tile in source])
-        return self._tiles[size]
+        return self._tiles[size] if size in self._tiles else self.take(np.arange(self.count), size)
+
+    def take(self, which: Int[np.ndarray, " k"], size: int) -> UInt8[np.ndarray, "k size size 3"]:
+        """The tiles of the given numbers at `size` x `size` pixels."""
+        source = self._tiles[self._source(size)]
+        if source.shape[1] == size:
+            return source[which]
+        # Of a large image's tiles only those that are used are scaled: all of them may not fit in memory.
+        used, places = np.unique(which, return_inverse=True)
+        return np.stack([_shrink(source[number], size) for number in used])[places]
 
     def tree(self, size: int) -> KDTree:
-        """A KD-tree of the mean colours (n, 3), in grey levels of 255, of the tiles at `size`."""
-        if size not in self._trees:
-            self._trees[size] = KDTree(self.tiles(size).mean((1, 2)))
-        return self._trees[size]
+        """A KD-tree of the mean colours (n, 3), in grey levels of 255, of the tiles at `size`.
+
+        Scaling keeps the mean, so for a size that is not built it is the tree of the size scaled from.
+        """
+        source = self._source(size)
+        if source not in self._trees:
+            self._trees[source] = KDTree(self._tiles[source].mean((1, 2)))
+        return self._trees[source]
+
+    def _source(self, size: int) -> int:
+        """The size itself if built, else the next larger one, else the largest."""
+        return min((built for built in self._tiles if built >= size), default=max(self._tiles))
 
     def digest(self) -> str:
         """The sha256, in hexadecimal, of the tiles it was built with."""
         sha = hashlib.sha256()
-        for size in self._built:
+        for size in self.sizes:
             sha.update(f"{size}x{self.count};".encode())
             sha.update(np.ascontiguousarray(self._tiles[size]).data)
         return sha.hexdigest()
@@ -170,7 +182,7 @@ class TileBank:
         target = Path(path)
         if target.suffix != ".npz":
             raise InputError(f"a tile bank is saved as .npz, not {target.name!r}")
-        arrays: dict[str, Any] = {f"tiles_{size}": self._tiles[size] for size in self._built}
+        arrays: dict[str, Any] = {f"tiles_{size}": self._tiles[size] for size in self.sizes}
         with atomic_path(target) as temporary:
             np.savez(temporary, **arrays)
 
