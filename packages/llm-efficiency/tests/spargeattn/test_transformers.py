@@ -12,12 +12,14 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    StaticCache,
 )
 
 from hexad.core.data import distribution_folder
@@ -137,32 +139,98 @@ def test_generate_prefills_sparse_and_decodes_dense(folder, cache):
     assert all(record.stats is None and record.n_q == 1 for record in decode)
 
 
-def test_generate_with_left_padding_runs_dense_and_says_so_once(folder):
-    register("sparge", SPARSE)
-    ids, attended = tokens(2, 150), torch.ones(2, 150, dtype=torch.long)
-    ids[1, :40], attended[1, :40] = 0, 0
+def padded(*lengths, side="left", longest=200):
+    """Token ids and attention mask of samples of these lengths."""
+    ids, attended = tokens(len(lengths), longest), torch.ones(len(lengths), longest, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        pad = slice(None, longest - length) if side == "left" else slice(length, None)
+        ids[row, pad], attended[row, pad] = 0, 0
+    return ids, attended
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_generate_with_left_padding(folder, cache):
+    """Each sample is cut to its own tokens, so padded batches run sparse as well."""
+    register("sparge", DENSE, min_queries=128)
+    ids, attended = padded(200, 150, 60, 150)
     options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": attended}
+    options |= {"cache_implementation": cache, "disable_compile": True}
+    with record_stats() as records, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = load(folder, "sparge").generate(ids, **options)
+    assert torch.equal(found, load(folder, "sdpa").generate(ids, **options))
+    first_layer = [(record.n_q, record.n_k, record.stats is not None) for record in records[:3]]
+    assert first_layer == [(200, 200, True), (150, 150, True), (60, 60, False)]
+    assert all(record.n_q == 1 and record.stats is None for record in records[6:])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_samples_give_what_they_give_alone(folder, side):
+    """With tiles skipped: a sample's logits must not depend on its padding."""
+    register("sparge", SPARSE)
     model = load(folder, "sparge")
+    ids, attended = padded(200, 150, 170, side=side)
+    places = (attended.cumsum(1) - 1).clamp(min=0)
+    together = logits(model, ids, attention_mask=attended, position_ids=places)
+    for row, length in enumerate((200, 150, 170)):
+        own = slice(200 - length, None) if side == "left" else slice(None, length)
+        alone = logits(model, ids[row : row + 1, own])
+        torch.testing.assert_close(together[row : row + 1, own], alone, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(alone, logits(load(folder, "sdpa"), ids[2:, own]), atol=1e-4)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("pad", [0, 30])
+def test_a_prefill_in_chunks(folder, static, pad):
+    """The queries of a later chunk stand after the cached keys, also where these begin with padding."""
+    register("sparge", DENSE)
+    ids, attended = padded(400, 400 - pad, longest=400)
+    model = load(folder, "sparge")
+    cache = (
+        StaticCache(config=model.config, max_cache_len=512) if static else DynamicCache(config=model.config)
+    )
+    parts = []
+    with torch.no_grad(), record_stats() as records, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for chunk in (slice(0, 200), slice(200, 330), slice(330, 400)):
+            mask = attended[:, : chunk.stop]
+            places = (mask.cumsum(1) - 1).clamp(min=0)[:, chunk]
+            parts.append(
+                model(input_ids=ids[:, chunk], attention_mask=mask, position_ids=places, cache=cache).logits
+            )
+    places = (attended.cumsum(1) - 1).clamp(min=0)
+    expected = logits(load(folder, "sdpa"), ids, attention_mask=attended, position_ids=places)
+    real = attended.bool()
+    torch.testing.assert_close(torch.cat(parts, 1)[real], expected[real], atol=1e-5, rtol=1e-4)
+    lengths = {(record.n_q, record.n_k, record.stats is not None) for record in records}
+    whole = {(200, 200, True), (130, 330, True), (70, 400, False)}
+    cut = {(170, 170, True), (130, 300, True)}
+    # The last chunk is shorter than min_queries and runs dense, both samples at once.
+    assert lengths == (whole | cut if pad else whole)
+
+
+def test_masks_that_are_more_than_padding_run_dense_and_say_so_once(folder):
+    register("sparge", SPARSE)
+    model = load(folder, "sparge")
+    ids, attended = padded(200, 200)
+    attended[0, 50:60] = 0
     with record_stats() as records, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = model.generate(ids, **options)
-        model.generate(ids, **options)
-    assert len([warning for warning in caught if "got a mask: padding" in str(warning.message)]) == 1
-    assert torch.equal(found, load(folder, "sdpa").generate(ids, **options))
+        found = logits(model, ids, attention_mask=attended)
+        logits(model, ids, attention_mask=attended)
+    assert len([warning for warning in caught if "more than padding" in str(warning.message)]) == 1
     assert all(record.stats is None for record in records)
-
-
-def test_a_later_chunk_of_a_prefill_runs_dense(folder):
-    """Its keys come partly from the cache, for which transformers makes a mask."""
-    register("sparge", DENSE)
-    ids = tokens(1, 400)
-    model = load(folder, "sparge")
-    with torch.no_grad():
-        first = model(input_ids=ids[:, :200], use_cache=True)
-        with pytest.warns(UserWarning, match="chunk of a prefill"):
-            second = model(input_ids=ids[:, 200:], cache=first.cache)
-    expected = logits(load(folder, "sdpa"), ids)
-    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), expected, atol=1e-5, rtol=1e-4)
+    expected = logits(load(folder, "sdpa"), ids, attention_mask=attended)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    # A user's own mask, and packed sequences: position ids that start anew.
+    own = torch.ones(2, 1, 200, 200, dtype=torch.bool).tril(-1) | torch.eye(200, dtype=torch.bool)
+    own[:, :, 150:, :100] = False
+    packed = torch.cat([torch.arange(120), torch.arange(80)])[None]
+    for options in ({"attention_mask": own}, {"position_ids": packed, "use_cache": False}):
+        with record_stats() as records:
+            found = logits(model, ids, **options)
+        assert all(record.stats is None for record in records)
+        torch.testing.assert_close(found, logits(load(folder, "sdpa"), ids, **options), atol=1e-5, rtol=1e-4)
 
 
 def test_short_inputs_run_dense(folder):
@@ -255,9 +323,12 @@ def test_calibrate_tunes_every_layer_and_leaves_the_model_as_it_was(folder):
     assert len(records) == 2
     with pytest.raises(InputError, match="fewer than the 5"):
         calibrate(model, batches)
-    padded = {"input_ids": batches[0].repeat(2, 1), "attention_mask": torch.ones(2, 128).tril(120).long()}
+    padded_batch = {
+        "input_ids": batches[0].repeat(2, 1),
+        "attention_mask": torch.ones(2, 128).tril(120).long(),
+    }
     with pytest.raises(InputError, match="no padding"):
-        calibrate(model, [padded] * 2, tuner)
+        calibrate(model, [padded_batch] * 2, tuner)
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -288,3 +359,22 @@ def test_a_trained_encoder_keeps_its_embeddings(minilm):
     assert len(records) == 6
     assert sum(record.stats.sparsity for record in records) / 6 > 0.1
     assert 0.99 < float((found @ expected.T).squeeze()) < 1 - 1e-6
+
+
+def test_a_padded_batch_of_an_encoder(minilm):
+    """Sentences of different lengths embed as they do alone, with tiles skipped."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm, local_files_only=True)
+    texts = [inspect.getdoc(torch.nn.Module), inspect.getdoc(torch.einsum), inspect.getdoc(torch.nn.Linear)]
+    register("sparge", HeadParams(theta=0.3, tau=0.98, block_q=64, block_k=32))
+    model = AutoModel.from_pretrained(minilm, attn_implementation="sparge", local_files_only=True).eval()
+    options = {"truncation": True, "max_length": 512, "return_tensors": "pt"}
+    batch = tokenizer(texts, padding=True, **options)
+    with torch.no_grad(), record_stats() as records:
+        together = model(**batch).last_hidden_state
+        for row, text in enumerate(texts):
+            single = tokenizer(text, **options)
+            length = single["input_ids"].shape[1]
+            alone = model(**single).last_hidden_state[0]
+            # Hidden states are of order 1; six layers of float32 sums in another order.
+            torch.testing.assert_close(together[row, :length], alone, atol=1e-4, rtol=1e-4)
+    assert any(record.stats is not None and record.stats.sparsity > 0.1 for record in records)

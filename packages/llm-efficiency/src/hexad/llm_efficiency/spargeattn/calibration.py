@@ -13,9 +13,9 @@ from hexad.llm_efficiency.spargeattn.params import HeadParams
 from hexad.llm_efficiency.spargeattn.transformers import (
     AttentionInterface,
     AttentionMaskInterface,
+    key_mask,
     refuse_what_changes_the_scores,
     sdpa_attention_forward,
-    sdpa_mask,
 )
 from hexad.llm_efficiency.spargeattn.tuning import Progress, SpargeTuner, Trials
 
@@ -102,7 +102,7 @@ def calibrate(
     if len(batches) < tuner.min_inputs:
         raise InputError(f"{len(batches)} batches to tune on, fewer than the {tuner.min_inputs} wanted")
     AttentionInterface.register(CALIBRATION, _calibration_forward)
-    AttentionMaskInterface.register(CALIBRATION, sdpa_mask)
+    AttentionMaskInterface.register(CALIBRATION, key_mask)
     before, training = model.config._attn_implementation, model.training
     calibration = _Calibration(tuner)
     token = _running.set(calibration)

@@ -3,31 +3,34 @@
     register()
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sparge")
 
-Prefill runs sparse. Decoding, with a query or a few a step, and whatever comes with a mask runs dense through
-torch's scaled_dot_product_attention; `record_stats` tells which call did what.
+Prefill runs sparse, in chunks too, and so do batches padded at their ends, sample by sample. Decoding, with a
+query or a few a step, and whatever comes with another mask runs dense through torch's
+scaled_dot_product_attention; `record_stats` tells which call did what.
 """
 
 import os
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.validation import check_range
 from hexad.kernels.sparse_attention import AttentionStats
-from hexad.llm_efficiency.spargeattn.attention import Backend, sparge_attention
+from hexad.llm_efficiency.spargeattn.attention import Backend, dense_attention, sparge_attention
 from hexad.llm_efficiency.spargeattn.params import HeadParams, load_layers
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
-    from transformers.masking_utils import sdpa_mask
+
+    from hexad.llm_efficiency.spargeattn.padding import expand_key_mask, is_key_mask, key_mask, key_ranges
 except ModuleNotFoundError as error:
     raise MissingExtraError(
         f"spargeattn in transformers models needs {error.name!r}, which is not installed; "
@@ -39,7 +42,7 @@ Layers = HeadParams | Mapping[int, HeadParams]
 
 @dataclass(frozen=True)
 class CallRecord:
-    """What one attention call of a model did.
+    """What one attention call of a model did, or a part of it: padded samples of one length are a call.
 
     Attributes:
         layer: index of the layer, or None where the module does not say.
@@ -105,17 +108,23 @@ def register(
         layers = load_layers(params)
     if isinstance(layers, Mapping) and not layers:
         raise InputError("params hold no layers")
-    forward = _make_forward(name, layers, min_queries, quantize, backend)
-    AttentionInterface.register(name, forward)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionInterface.register(name, _Forward(name, layers, min_queries, quantize, backend))
+    AttentionMaskInterface.register(name, key_mask)
 
 
-def _make_forward(
-    name: str, layers: Layers, min_queries: int, quantize: bool, backend: Backend
-) -> Callable[..., tuple[Tensor, None]]:
-    warned: set[str] = set()
+@dataclass(frozen=True, eq=False)
+class _Forward:
+    """The attention function of one registered name."""
 
-    def forward(
+    name: str
+    layers: Layers
+    min_queries: int
+    quantize: bool
+    backend: Backend
+    warned: set[str] = field(default_factory=set)
+
+    def __call__(
+        self,
         module: nn.Module,
         query: Float[Tensor, "batch heads n_q d"],
         key: Float[Tensor, "batch k_heads n_k d"],
@@ -127,41 +136,88 @@ def _make_forward(
         **options: Any,
     ) -> tuple[Float[Tensor, "batch n_q heads d_v"], None]:
         """The attention of one layer, as transformers calls it."""
+        refuse_what_changes_the_scores(self.name, key.shape[2], dropout, options)
         layer = getattr(module, "layer_idx", None)
-        refuse_what_changes_the_scores(name, key.shape[2], dropout, options)
-        n_q = query.shape[2]
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        reason = ""
-        if n_q < min_queries:
-            reason = f"{n_q} queries, fewer than min_queries = {min_queries}"
-        elif attention_mask is not None:
-            reason = "a mask: padding, packed sequences, or a chunk of a prefill after cached keys"
-            if reason not in warned:
-                warned.add(reason)
-                warnings.warn(
-                    f"attention {name!r} got {reason}; such calls run dense, through "
-                    "scaled_dot_product_attention. Inputs of one length, without padding, run sparse.",
-                    stacklevel=2,
-                )
-        if reason:
-            record_call(CallRecord(layer, n_q, key.shape[2], None, reason))
-            return sdpa_attention_forward(
-                module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
-            )
-        if causal and key.shape[2] > n_q:
+        n_q = query.shape[2]
+        flags = attention_mask if is_key_mask(attention_mask) else None
+        if flags is not None:
+            key, value = key[:, :, : flags.shape[-1]], value[:, :, : flags.shape[-1]]
+        elif attention_mask is None and causal and key.shape[2] > n_q > 1:
             # No mask and more keys than queries: a static cache, of which the first n_q places are filled.
             key, value = key[:, :, :n_q], value[:, :, :n_q]
-        arguments: dict[str, Any] = {"scale": scaling, "quantize": quantize, "backend": backend}
-        arguments |= {"is_causal": causal, "params": _params_of(layers, layer)}
-        if _records.get() is None:
-            output = sparge_attention(query, key, value, **arguments)
-        else:
-            # Counting reads numbers back from the device, so it is done only where somebody asks.
-            output, stats = sparge_attention(query, key, value, **arguments, return_stats=True)
-            record_call(CallRecord(layer, n_q, key.shape[2], stats))
+        groups = None if flags is None else key_ranges(flags)
+        if reason := self._why_dense(n_q, attention_mask is None or groups is not None):
+            record_call(CallRecord(layer, n_q, key.shape[2], None, reason))
+            mask = attention_mask if flags is None else expand_key_mask(flags, n_q, causal)
+            return sdpa_attention_forward(
+                module, query, key, value, mask, dropout, scaling, is_causal, **options
+            )
+        if groups is None:
+            return self._attend(layer, query, key, value, scaling, causal).transpose(1, 2).contiguous(), None
+        output = query.new_zeros(*query.shape[:3], value.shape[-1])
+        for (start, stop), samples in groups.items():
+            which = slice(None) if len(samples) == len(query) else torch.tensor(samples, device=query.device)
+            keys, values = key[which][:, :, start:stop], value[which][:, :, start:stop]
+            for rows in _row_ranges(start, stop, n_q, key.shape[2], causal):
+                part = self._attend(layer, query[which][:, :, rows], keys, values, scaling, causal)
+                output[which, :, rows] = part
         return output.transpose(1, 2).contiguous(), None
 
-    return forward
+    def _why_dense(self, n_q: int, plain: bool) -> str:
+        if n_q < self.min_queries:
+            return f"{n_q} queries, fewer than min_queries = {self.min_queries}"
+        if plain:
+            return ""
+        reason = "a mask that is more than padding at the ends (packed sequences, holes, your own)"
+        if reason not in self.warned:
+            self.warned.add(reason)
+            warnings.warn(
+                f"attention {self.name!r} got {reason}; such calls run dense, through "
+                "scaled_dot_product_attention",
+                stacklevel=4,
+            )
+        return reason
+
+    def _attend(
+        self,
+        layer: int | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None,
+        causal: bool,
+    ) -> Float[Tensor, "batch heads n_q d_v"]:
+        if query.shape[2] < self.min_queries:
+            reason = (
+                f"{query.shape[2]} queries in a padded sample, fewer than min_queries = {self.min_queries}"
+            )
+            record_call(CallRecord(layer, query.shape[2], key.shape[2], None, reason))
+            return dense_attention(query, key, value, is_causal=causal, scale=scaling)
+        options: dict[str, Any] = {"scale": scaling, "quantize": self.quantize, "backend": self.backend}
+        options |= {"is_causal": causal, "params": _params_of(self.layers, layer)}
+        if _records.get() is None:
+            return sparge_attention(query, key, value, **options)
+        # Counting reads numbers back from the device, so it is done only where somebody asks.
+        output, stats = sparge_attention(query, key, value, **options, return_stats=True)
+        record_call(CallRecord(layer, query.shape[2], key.shape[2], stats))
+        return output
+
+
+def _row_ranges(start: int, stop: int, n_q: int, n_k: int, causal: bool) -> list[slice]:
+    """The queries that attend to the keys [start, stop) of a sample, in the parts that are predicted apart.
+
+    Under a causal mask padding stands among the queries too: it attends to nothing and its rows stay zero.
+    Without one it attends as it does in sdpa, but apart, so that no block mixes it with the sample's own.
+    """
+    if start == stop:
+        return []
+    if causal:
+        offset = n_k - n_q
+        bounds = [(max(start - offset, 0), stop - offset)]
+    else:
+        bounds = [(0, start), (start, stop), (stop, n_q)] if n_q == n_k else [(0, n_q)]
+    return [slice(first, last) for first, last in bounds if first < last]
 
 
 def record_call(record: CallRecord) -> None:
