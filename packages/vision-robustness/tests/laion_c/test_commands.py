@@ -216,10 +216,11 @@ def test_evaluate_scores_stored_outputs_with_a_custom_mapping(run, tmp_path):
         ([], "give either --model"),
         (["--model", "timm:resnet50,x.pth"], "needs a labelled folder"),
         (["out", "--preds", "p.npz"], "leave out the folder"),
-        (["out", "--model", "timm:resnet5O,x.pth"], "did you mean 'resnet50'"),
-        (["out", "--model", "nowhere.pt2"], "model nowhere.pt2 does not exist"),
-        (["out", "--model", "timm:resnet50"], "not downloaded"),
-        (["out", "--model", "a:b", "--mean", "1,2"], "--mean is '1,2'"),
+        (["nowhere", "--model", "timm:resnet50,x.pth"], "labelled folder nowhere does not exist"),
+        ([".", "--model", "timm:resnet5O,x.pth"], "did you mean 'resnet50'"),
+        ([".", "--model", "nowhere.pt2"], "model nowhere.pt2 does not exist"),
+        ([".", "--model", "timm:resnet50"], "not downloaded"),
+        ([".", "--model", "a:b", "--mean", "1,2"], "--mean is '1,2'"),
         (["--preds", "nowhere.npz"], "predictions nowhere.npz does not exist"),
     ],
 )
@@ -228,6 +229,7 @@ def test_evaluate_refuses_bad_options_in_one_line(arguments, message, run, tmp_p
     assert code == 2
     assert message in stderr
     assert stderr.count("\n") == 1
+    assert not (tmp_path / "report").exists()
 
 
 def test_every_superclass_is_a_folder_name_that_evaluate_knows():

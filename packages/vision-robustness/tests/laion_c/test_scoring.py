@@ -99,6 +99,17 @@ def test_a_mapping_of_another_data_set_works(tmp_path):
     np.testing.assert_allclose(mapper.scores(np.array([[0.4, 0.3, 0.2, 0.1]])), [[0.25, 0.4]])
 
 
+def test_wordnet_identifiers_need_no_class_index(tmp_path):
+    from timm.data import ImageNetInfo
+
+    labels = ImageNetInfo().label_names()
+    official = {name: [labels[index] for index in members] for name, members in SUPERCLASSES.items()}
+    (tmp_path / "category_mapping.json").write_text(json.dumps(official))
+    mapper = SuperclassMapper(tmp_path / "category_mapping.json")
+    assert mapper.members == dict(SUPERCLASSES)
+    assert mapper.classes == 1000
+
+
 def test_a_class_index_in_the_form_of_keras_is_read(tmp_path):
     (tmp_path / "mapping.json").write_text(json.dumps({"fish": ["n01440764"], "bird": ["hen", 2]}))
     index = {"0": ["n01440764", "tench"], "1": ["n01514859", "hen"], "2": ["n01518878", "ostrich"]}
@@ -163,7 +174,8 @@ def test_logits_given_as_probabilities_are_refused():
         ({"a": [1000]}, "class 1000 of a classifier of 1000"),
         ({"a": [-1]}, "class -1 of"),
         ({"a": [1.5]}, "1.5, which is no class index"),
-        ({"a": ["n01440764"]}, "pass class_index"),
+        ({"a": ["tench"]}, "pass class_index"),
+        ({"a": ["n99999999"]}, "unknown class 'n99999999'"),
     ],
 )
 def test_mappings_that_make_no_sense_are_refused(mapping, message):

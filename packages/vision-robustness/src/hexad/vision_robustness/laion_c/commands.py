@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_file
+from hexad.core.validation import check_file, check_folder
 from hexad.vision_robustness.laion_c.terminal import print_summary, progress_bar, warnings_as_lines
 
 app = typer.Typer(
@@ -185,17 +185,20 @@ def evaluate(
     from hexad.vision_robustness.laion_c.superclasses import SUPERCLASSES
 
     mapper = SuperclassMapper(SUPERCLASSES if mapping is None else mapping, class_index)
-    writable_folder(out, "report folder")
     if preds is not None:
         evaluation = evaluate_predictions(preds, mapper)
+        writable_folder(out, "report folder")
     else:
         from hexad.vision_robustness.laion_c.models import load_classifier
 
         assert model is not None
         assert root is not None
+        check_folder(root, "labelled folder")
         classifier = load_classifier(
             model, mean=_triple("--mean", mean), std=_triple("--std", std), size=input_size, device=device
         )
+        # Known before the images are classified, not after.
+        writable_folder(out, "report folder")
         with progress_bar(stderr, quiet=as_json) as bar:
             task = bar.add_task("classifying", total=None)
             evaluation = evaluate_folder(

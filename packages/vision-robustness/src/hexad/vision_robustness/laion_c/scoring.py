@@ -5,6 +5,7 @@ one certain class of dog (109 members) must exceed one class of fruit (6) by ln(
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,8 +25,9 @@ class SuperclassMapper:
     Args:
         mapping: members of each superclass, as class indices; or the path of a JSON file with the same,
             where a member may also be a name that `class_index` numbers. Default: the 16 of LAION-C.
-        class_index: number of each class name (WordNet identifier, word), as a dictionary or as the path of a
-            JSON file `{"0": ["n01440764", "tench"], ...}` or `{"airplane": 0, ...}`.
+        class_index: number of each class name, as a dictionary or as the path of a JSON file
+            `{"0": ["n01440764", "tench"], ...}` or `{"airplane": 0, ...}`. WordNet identifiers of ImageNet-1k,
+            as the official repository's mapping lists them, need none.
         classes: how many classes the classifier has; default 1000, or with `class_index` as many as it lists.
 
     Raises:
@@ -40,6 +42,8 @@ class SuperclassMapper:
     ) -> None:
         if isinstance(mapping, (str, Path)):
             mapping = _read_json(mapping, "superclass mapping")
+        if class_index is None and any(map(_lists_wordnet, mapping.values())):
+            class_index = _wordnet_numbers()
         numbers = _class_numbers(class_index)
         if classes is None:
             classes = max(numbers.values()) + 1 if numbers else IMAGENET_CLASSES
@@ -146,6 +150,19 @@ def _members(
             raise InputError(f"superclass {name!r} lists class {member} of a classifier of {classes} classes")
         found.append(int(member))
     return tuple(found)
+
+
+def _lists_wordnet(listed: object) -> bool:
+    return isinstance(listed, Sequence) and any(
+        isinstance(member, str) and re.fullmatch(r"n\d{8}", member) for member in listed
+    )
+
+
+def _wordnet_numbers() -> dict[str, int]:
+    """ImageNet-1k's number of each WordNet identifier."""
+    from timm.data import ImageNetInfo
+
+    return {name: number for number, name in enumerate(ImageNetInfo().label_names())}
 
 
 def _class_numbers(class_index: Mapping[str, int] | str | Path | None) -> dict[str, int]:

@@ -173,7 +173,7 @@ def draw_curves(results: Results) -> MatplotlibFigure | None:
             drawn = True
             means = {cell: float(np.mean(values)) for cell, values in cells.items()}
             draw_accuracy(panel, means, 1 / len(SUPERCLASSES))
-            panel.set_title(title)
+            panel.set_title(title, loc="left", weight="bold")
             panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
     return figure if drawn else None
 
