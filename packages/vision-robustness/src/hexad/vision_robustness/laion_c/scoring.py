@@ -26,8 +26,8 @@ class SuperclassMapper:
         mapping: members of each superclass, as class indices; or the path of a JSON file with the same,
             where a member may also be a name that `class_index` numbers. Default: the 16 of LAION-C.
         class_index: number of each class name, as a dictionary or as the path of a JSON file
-            `{"0": ["n01440764", "tench"], ...}` or `{"airplane": 0, ...}`. WordNet identifiers of ImageNet-1k,
-            as the official repository's mapping lists them, need none.
+            `{"0": ["n01440764", "tench"], ...}` or `{"airplane": 0, ...}`. WordNet identifiers of ImageNet,
+            as in the official mapping, need none.
         classes: how many classes the classifier has; default 1000, or with `class_index` as many as it lists.
 
     Raises:
