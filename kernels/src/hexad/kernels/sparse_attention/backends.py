@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -64,6 +65,9 @@ def _against_flex(call: Call) -> str | None:
         return "it has no INT8 scores (quantize)"
     if call.pv_threshold:
         return "it has no second filter (pv_threshold)"
+    compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
+    if call.device == "cpu" and not any(shutil.which(name) for name in compilers):
+        return "torch compiles it with a C++ compiler, and none is on the PATH"
     return None
 
 

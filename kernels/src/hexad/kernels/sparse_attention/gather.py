@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 
-from hexad.kernels.sparse_attention.prediction import compute_dtype, num_blocks
+from hexad.kernels.sparse_attention.prediction import causal_tiles, compute_dtype, num_blocks
 from hexad.kernels.sparse_attention.quantize import dequantize_tiles, quantize_tiles, smooth_keys
 
 # Bytes of gathered keys and values at a time: enough for one call to busy every core, small enough to
@@ -39,50 +39,80 @@ def attend(
 
     `quantize` emulates INT8: Q and K take the values that their integers stand for, in float32.
     """
-    dtype, d_v = q.dtype, v.shape[-1]
-    (batch, heads, n_q, d), (_, k_heads, n_k, _) = q.shape, k.shape
-    q_blocks, k_blocks = block_mask.shape[2:]
+    dtype, d, d_v = q.dtype, q.shape[-1], v.shape[-1]
     if quantize:
         q = dequantize_tiles(*quantize_tiles(q, block_q), block_q)
         k = dequantize_tiles(*quantize_tiles(smooth_keys(k), block_k), block_k)
         v = v.to(q.dtype)
-    # The fused kernel wants one head dim for all; columns of zeros change neither scores nor outputs.
-    width = max(d, d_v)
-    q_tiles, k_tiles, v_tiles = (
-        _tiles(x, block, width) for x, block in ((q, block_q), (k, block_k), (v, block_k))
-    )
+    if d != d_v:
+        # The fused kernel wants one head dim for all; columns of zeros change neither scores nor outputs.
+        q, k, v = (pad(x, (0, max(d, d_v) - x.shape[-1])) for x in (q, k, v))
+    (batch, heads, n_q, width), (_, k_heads, n_k, _) = q.shape, k.shape
+    options = {"is_causal": is_causal, "scale": scale, "block_q": block_q, "block_k": block_k}
+    whole = torch.zeros(batch, heads, dtype=torch.bool)
+    if not is_causal or n_q == n_k:
+        # A head that keeps every tile (a tuned model has such heads) needs nothing gathered.
+        needed = causal_tiles(n_q, n_k, block_q, block_k) if is_causal else torch.tensor(True)
+        whole = (block_mask | ~needed).flatten(2).all(-1)
+    if not whole.any():
+        out = _attend_to_tiles(q, k, v, block_mask, **options)
+    else:
+        out = q.new_empty(batch, heads, n_q, width)
+        for chosen, dense in ((whole, True), (~whole, False)):
+            b, h = chosen.nonzero(as_tuple=True)
+            if not len(b):
+                continue
+            g = h // (heads // k_heads)
+            some = (q[b, h][None], k[b, g][None], v[b, g][None])
+            if dense:
+                part = scaled_dot_product_attention(*some, is_causal=is_causal, scale=scale)
+            else:
+                part = _attend_to_tiles(*some, block_mask[b, h][None], **options)
+            out[b, h] = part[0]
+    return out[..., :d_v].to(dtype).contiguous()
+
+
+def _attend_to_tiles(
+    q: Float[Tensor, "batch q_heads n_q d"],
+    k: Float[Tensor, "batch k_heads n_k d"],
+    v: Float[Tensor, "batch k_heads n_k d"],
+    block_mask: Bool[Tensor, "batch q_heads q_blocks k_blocks"],
+    *,
+    is_causal: bool,
+    scale: float,
+    block_q: int,
+    block_k: int,
+) -> Float[Tensor, "batch q_heads n_q d"]:
+    (batch, heads, n_q, d), (_, k_heads, n_k, _) = q.shape, k.shape
+    q_blocks, k_blocks = block_mask.shape[2:]
+    q_tiles, k_tiles, v_tiles = (_tiles(x, block) for x, block in ((q, block_q), (k, block_k), (v, block_k)))
     head = torch.arange(batch * heads)
     first_tile = (head // heads * k_heads + head % heads // (heads // k_heads)) * k_blocks
     first_tile = first_tile.repeat_interleave(q_blocks)
-    rows_a_call = max(1, GATHER_BYTES // (2 * block_k * width * q.element_size()))
+    tiles_a_call = max(1, GATHER_BYTES // (2 * block_k * d * q.element_size()))
 
     out = torch.zeros_like(q_tiles)
     log_sum = torch.full(q_tiles.shape[:2], float("-inf"), dtype=compute_dtype(q.dtype))
     diagonal = _diagonal(n_q, n_k, block_q, block_k) if is_causal else None
     unmasked = block_mask if diagonal is None else block_mask & ~diagonal.crosses
     tail = k_blocks * block_k - n_k
-    for rows, tiles, tokens in _buckets(unmasked.flatten(0, 2), block_k, tail, rows_a_call):
+    for rows, tiles, tokens in _buckets(unmasked.flatten(0, 2), block_k, tail, tiles_a_call):
         tiles = tiles + first_tile[rows, None]
         out[rows], log_sum[rows] = _fused(
             q_tiles[rows], _gather(k_tiles, tiles, tokens), _gather(v_tiles, tiles, tokens), scale
         )
     if diagonal is not None:
         _add_diagonal(
-            out, log_sum, q_tiles, k_tiles, v_tiles, block_mask, diagonal, first_tile, rows_a_call, scale
+            out, log_sum, q_tiles, k_tiles, v_tiles, block_mask, diagonal, first_tile, tiles_a_call, scale
         )
-    out = out.reshape(batch, heads, q_blocks * block_q, width)[:, :, :n_q, :d_v]
-    return out.to(dtype).contiguous()
+    return out.reshape(batch, heads, q_blocks * block_q, d)[:, :, :n_q]
 
 
-def _tiles(
-    x: Float[Tensor, "batch heads n d"], block: int, width: int
-) -> Float[Tensor, "batch_heads_blocks block width"]:
-    """All tiles of all heads in one list, padded with zeros where tokens or columns are missing."""
+def _tiles(x: Float[Tensor, "batch heads n d"], block: int) -> Float[Tensor, "batch_heads_blocks block d"]:
+    """All tiles of all heads in one list, the last of each padded with zeros where tokens are missing."""
     n, d = x.shape[-2:]
-    blocks = num_blocks(n, block)
-    if blocks * block != n or width != d:
-        x = pad(x, (0, width - d, 0, blocks * block - n))
-    return x.reshape(-1, block, width)
+    missing = num_blocks(n, block) * block - n
+    return (pad(x, (0, 0, 0, missing)) if missing else x).reshape(-1, block, d)
 
 
 def _buckets(
