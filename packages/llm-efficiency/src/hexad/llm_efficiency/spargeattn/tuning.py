@@ -170,10 +170,10 @@ class SpargeTuner:
         low, high = torch.zeros(len(heads), dtype=torch.float64), torch.ones(len(heads), dtype=torch.float64)
         middle = torch.full_like(low, TAU_START)
         # Masks grow with tau, so equal counts mean equal masks, whose verdict is known already.
-        kept_low, kept_high = torch.full((len(heads),), -1), ranking.mask(high).sum((0, 2, 3))
+        kept_low, kept_high = torch.full((len(heads),), -1), _kept(ranking.mask(high))
         while (open_ := high - low > TAU_WIDTH).any():
             mask = ranking.mask(middle)
-            kept = mask.sum((0, 2, 3))
+            kept = _kept(mask)
             good = kept == kept_high
             if len(look := (open_ & ~good & (kept != kept_low)).nonzero().flatten()):
                 good[look] = run.error(mask[:, look], heads[look]) < self.l1
@@ -244,7 +244,11 @@ def score(
     kept = block_mask(q, k, params, is_causal=is_causal, scale=scale)
     everything = HeadParams(theta=1.0, block_q=params.block_q, block_k=params.block_k)
     needed = block_mask(q, k, everything, is_causal=is_causal, scale=scale)
-    return HeadScores(relative_l1(output, dense), 1 - kept.sum((0, 2, 3)) / needed.sum((0, 2, 3)))
+    return HeadScores(relative_l1(output, dense).cpu(), 1 - _kept(kept) / _kept(needed))
+
+
+def _kept(mask: Bool[Tensor, "batch heads q_blocks k_blocks"]) -> Int[Tensor, " heads"]:
+    return mask.sum((0, 2, 3)).cpu()
 
 
 def relative_l1(
