@@ -6,6 +6,7 @@ of their own that has TRITON_INTERPRET set from the start.
 
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from hexad.core.errors import InputError
 from hexad.kernels.sparse_attention import block_sparse_attention, reference, sparse_attention
 from hexad.kernels.sparse_attention.prediction import causal_tiles
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="runs under TRITON_INTERPRET=1")
@@ -43,6 +44,38 @@ def test_cpu_tensors_are_refused_without_the_interpreter():
     x = torch.randn(1, 1, 64, 16)
     with pytest.raises(InputError, match="'triton' cannot run this call: it needs CUDA tensors"):
         sparse_attention(x, x, x, backend="triton")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel has nothing to compile")
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("dtype", "quantized", "causal", "filtered"),
+    [("fp16", False, False, False), ("bf16", True, True, True), ("fp16", True, False, False)],
+)
+def test_compiles_to_machine_code_without_a_gpu(
+    tmp_path, monkeypatch, capability, dtype, quantized, causal, filtered
+):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from hexad.kernels.sparse_attention.triton import _forward_kernel
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    sizes = {"HEAD_DIM": 64, "VALUE_DIM": 64, "PADDED_HEAD_DIM": 64, "PADDED_VALUE_DIM": 64}
+    constants = sizes | {"BLOCK_Q": 128, "BLOCK_K": 64, "MAX_START": reference.RUNNING_MAX_START}
+    constants |= {"CAUSAL": causal, "QUANTIZED": quantized, "FILTERED": filtered}
+    scores = "*i8" if quantized else f"*{dtype}"
+    types = {"q_ptr": scores, "k_ptr": scores, "v_ptr": f"*{dtype}", "out_ptr": f"*{dtype}"}
+    types |= dict.fromkeys(("q_scale_ptr", "k_scale_ptr", "threshold_ptr"), "*fp32")
+    types |= dict.fromkeys(("count_ptr", "index_ptr", "skipped_ptr"), "*i32") | {"score_scale": "fp32"}
+    types |= dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i32") for name in _forward_kernel.arg_names}
+    source = ASTSource(_forward_kernel, signature, constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+    assert len(compiled.asm["cubin"]) > 10_000
+    # INT8 scores go to the integer tensor cores.
+    assert bool(re.search(r"mma\S*\.s8", compiled.asm["ptx"])) == quantized
 
 
 CASES = {
