@@ -156,6 +156,14 @@ def test_tour_without_a_study_says_what_to_install(hexad, announced):
     assert "no installed method has a study" in err
 
 
+def test_tour_leaves_out_what_cannot_run_and_says_how_to_mend_it(hexad, announced):
+    announced(unmet="toy_methods:UNMET")
+    code, _, err = hexad("tour")
+    assert code == 2
+    assert "unmet is left out" in err
+    assert '[study]"' in err  # not eaten as markup
+
+
 def test_announcements_that_do_not_load_or_clash_are_named(announced):
     announced(gone="no_such_module:METHOD")
     with pytest.raises(HexadError, match="'gone' = 'no_such_module:METHOD' does not load"):

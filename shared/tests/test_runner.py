@@ -11,7 +11,7 @@ import pytest
 from toy import BROKEN, STUDY, Config
 
 from hexad.core.engines import run_task, run_tasks
-from hexad.core.errors import InputError
+from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.runner import load_proof, run_study
 from hexad.core.store import open_store
 from hexad.core.studies import Arm, Measurement, Preset, Study, Task
@@ -171,6 +171,13 @@ def test_ray_gives_the_same_records_as_local(tmp_path):
     assert not cluster.errors
     assert values(cluster.records) == values(here.records)
     assert os.getpid() not in cluster.records.filter(metric="pid")["value"].to_list()
+
+
+def test_a_missing_ray_is_said_before_anything_runs(tmp_path, toy_log, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r'run: pip install "hexad-core\[ray\]"'):
+        run_study(STUDY, "tiny", out=tmp_path, engine="ray")
+    assert toy_log() == []
 
 
 def test_stored_records_are_judged_without_measuring(tmp_path, toy_log):

@@ -274,12 +274,14 @@ def _prove(
         except MissingExtraError as error:
             if not skip_missing:
                 raise
-            stderr.print(f"{method.name} is left out: {error}")
+            stderr.print(f"{method.name} is left out: {error}", markup=False, soft_wrap=True)
             continue
         study.preset(preset)
         for arm in options.get("arms", ()):
             study.arm(arm)
         studies.append(study)
+    if not studies:
+        raise InputError("every study was left out; install what they need and try again")
     writable_folder(out, "results folder")
     pages = []
     with Watcher(stderr, len(studies)) as watcher:

@@ -5,6 +5,7 @@
 Outcomes arrive as they finish. An arm that raises gives an `Outcome` with its error; the others go on.
 """
 
+import importlib.util
 import logging
 import math
 import multiprocessing
@@ -63,10 +64,14 @@ def run_task(task: Task, progress: Progress | None = None) -> Outcome:
 
 
 def check_engine(engine: str, workers: int) -> None:
-    """Refuse an unknown engine, or fewer than one worker, with an `InputError`."""
+    """Refuse an unknown engine or fewer than one worker (`InputError`), or a missing Ray."""
     check_choice("engine", engine, ENGINES)
     if workers < 1:
         raise InputError(f"workers is {workers}; it must be at least 1")
+    if engine == "ray" and importlib.util.find_spec("ray") is None:
+        raise MissingExtraError(
+            'the ray engine needs Ray, which is not installed; run: pip install "hexad-core[ray]"'
+        )
 
 
 def run_tasks(
@@ -151,12 +156,8 @@ def _run_on_ray(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Out
     # Ray would otherwise rebuild the environment of `uv run` on every worker, from the network.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise MissingExtraError(
-            'the ray engine needs Ray, which is not installed; run: pip install "hexad-core[ray]"'
-        ) from None
+    import ray
+
     started = not ray.is_initialized()
     with _threads_per_worker(workers) as threads:
         if started:
