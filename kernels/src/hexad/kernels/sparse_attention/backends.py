@@ -61,6 +61,8 @@ def _against_triton(call: Call) -> str | None:
 
 
 def _against_flex(call: Call) -> str | None:
+    if call.dtype == torch.float64:
+        return "it does not compute in float64"
     if call.quantize:
         return "it has no INT8 scores (quantize)"
     if call.pv_threshold:
@@ -100,7 +102,7 @@ def choose(backend: Backend, call: Call) -> Name:
             raise InputError(f"backend {backend!r} cannot run this call: {reason}")
         return backend
     passed_over = []
-    for name in _PREFERENCE.get(call.device, ("flex", "reference")):
+    for name in _PREFERENCE.get(call.device, ("reference",)):
         reason = reason_against(name, call)
         if reason is None:
             if passed_over:

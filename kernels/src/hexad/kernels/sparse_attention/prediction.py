@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# On a CPU the pooling goes through its input in pieces that stay in the second-level cache, because
-# fresh temporaries of the input's size cost more (page faults) than the arithmetic does.
-_CACHE_ELEMENTS = 1 << 19
+# On a CPU the pooling goes through its input in pieces that stay in the last-level cache, because fresh
+# temporaries of the input's size cost more (page faults) than the arithmetic does.
+_CACHE_ELEMENTS = 1 << 21
 
 
 def num_blocks(n: int, block: int) -> int:
