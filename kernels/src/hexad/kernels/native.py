@@ -1,13 +1,14 @@
 """Native code for CPUs: C++ sources that lie in the package, compiled by the system's compiler on first use.
 
-A library is a folder of C++17 sources with a plain C interface (no headers of Python or torch, so a build takes
-seconds). `NativeLibrary.load` compiles them for the processor it runs on, with OpenMP, into a per-user cache and
-opens the result with ctypes. Where that cannot be done it returns None, says why in one line of the log, and the
-caller serves with torch instead.
+A library is a folder of C++17 sources with a plain C interface (no headers of Python or torch, so that a
+build takes seconds). `NativeLibrary.load` compiles them for the processor it runs on, with OpenMP, into a
+per-user cache and opens the result with ctypes. Where that cannot be done it returns None, says why in one
+line of the log, and the caller serves with torch instead.
 
-The cache is `$HEXAD_CACHE/native`, else `$XDG_CACHE_HOME/hexad/native`, else `~/.cache/hexad/native`. A file's
-name holds a key of everything its code depends on (sources, compiler, flags, processor) and the checksum of its
-bytes: a truncated file is found out before the process opens it. Processes that start together build once.
+The cache is `$HEXAD_CACHE/native`, else `$XDG_CACHE_HOME/hexad/native`, else `~/.cache/hexad/native`. The
+name of a file holds a key of everything its code depends on (sources, compiler, flags, processor) and the
+checksum of its bytes: a truncated file is found out before the process opens it. Processes that start
+together build once.
 
 Environment: `HEXAD_NATIVE=0` switches native code off, `CXX` names the compiler to try first.
 """
@@ -45,7 +46,7 @@ _BUILD_SECONDS = 300
 _RETRY_SECONDS = 24 * 3600
 
 
-class _Unavailable(Exception):
+class _UnavailableError(Exception):
     """Native code cannot be had; the message says why."""
 
 
@@ -107,10 +108,12 @@ class NativeLibrary:
                 try:
                     path = self._cached(compiler)
                     return self._open(path), f"{path.name}, built with {compiler.version}"
-                except _Unavailable as reason:
+                except _UnavailableError as reason:
                     reasons.append(str(reason))
-            raise _Unavailable("; ".join(reasons) or "no C++ compiler was found (CXX, g++, clang++, c++)")
-        except _Unavailable as reason:
+            raise _UnavailableError(
+                "; ".join(reasons) or "no C++ compiler was found (CXX, g++, clang++, c++)"
+            )
+        except _UnavailableError as reason:
             logger.warning("no native code for %s: %s", self._name, reason)
             return None, str(reason)
 
@@ -128,9 +131,13 @@ class NativeLibrary:
                 found = _sound_file(folder, f"{self._name}-{key}")  # of a process that was faster
                 return found or self._build(compiler, folder, f"{self._name}-{key}")
         except Timeout:
-            raise _Unavailable(f"another process has been building it in {folder} for too long") from None
+            raise _UnavailableError(
+                f"another process has been building it in {folder} for too long"
+            ) from None
         except OSError as error:
-            raise _Unavailable(f"the cache {folder} cannot be written ({error.strerror or error})") from None
+            raise _UnavailableError(
+                f"the cache {folder} cannot be written ({error.strerror or error})"
+            ) from None
 
     def _key(self, compiler: _Compiler) -> str:
         digest = hashlib.sha256()
@@ -150,7 +157,7 @@ class NativeLibrary:
     def _build(self, compiler: _Compiler, folder: Path, stem: str) -> Path:
         failed = folder / f"{stem}.failed"
         if failed.exists() and time.time() - failed.stat().st_mtime < _RETRY_SECONDS:
-            raise _Unavailable(f"the build failed before (delete {failed} to try again)")
+            raise _UnavailableError(f"the build failed before (delete {failed} to try again)")
         for old in folder.glob(f"{stem}-*.so"):
             logger.warning("%s is damaged and is built again", old)
             old.unlink()
@@ -158,7 +165,7 @@ class NativeLibrary:
         with tempfile.TemporaryDirectory(prefix=f"{stem}-", dir=folder) as scratch:
             try:
                 built = self._compile(compiler, Path(scratch))
-            except _Unavailable as reason:
+            except _UnavailableError as reason:
                 failed.write_text(f"{reason}\n")
                 raise
             target = folder / f"{stem}-{_checksum(built)}.so"
@@ -194,7 +201,7 @@ class NativeLibrary:
                 function.restype = result
                 function.argtypes = list(arguments)
         except (OSError, AttributeError) as error:
-            raise _Unavailable(f"{path} cannot be opened ({error})") from None
+            raise _UnavailableError(f"{path} cannot be opened ({error})") from None
         return library
 
 
@@ -252,7 +259,7 @@ def _accepts(compiler: _Compiler, flag: str, scratch: Path) -> bool:
     source.write_text("int probe() { return 0; }\n")
     try:
         _run([*compiler.command, "-fPIC", "-shared", flag, str(source), "-o", str(scratch / "probe.so")])
-    except _Unavailable:
+    except _UnavailableError:
         return False
     return True
 
@@ -263,9 +270,9 @@ def _run(command: list[str]) -> None:
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or "").strip().splitlines()
         told = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
-        raise _Unavailable(f"{command[0]} failed: {told}") from None
+        raise _UnavailableError(f"{command[0]} failed: {told}") from None
     except (OSError, subprocess.SubprocessError) as error:
-        raise _Unavailable(f"{command[0]} failed: {error}") from None
+        raise _UnavailableError(f"{command[0]} failed: {error}") from None
 
 
 def _checksum(path: Path) -> str:
@@ -273,7 +280,7 @@ def _checksum(path: Path) -> str:
 
 
 def _sound_file(folder: Path, stem: str) -> Path | None:
-    """The library of that stem whose bytes are those that were written, in a folder that only its user writes."""
+    """The library of that stem with the bytes that were written, in a folder that only its user writes."""
     try:
         for path in sorted(folder.glob(f"{stem}-*.so")):
             if path.stem.rpartition("-")[2] == _checksum(path):
@@ -290,6 +297,6 @@ def _check_private(folder: Path) -> None:
         return
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o002:
-        raise _Unavailable(
+        raise _UnavailableError(
             f"the cache {folder} can be written by other users; set HEXAD_CACHE to a private folder"
         )
