@@ -65,7 +65,7 @@ def test_predicted_tiles_equal_the_reference(structured, backend, is_causal):
     out, stats = sparse_attention(q, k, v, backend=backend, **options)
     wanted, reference_stats = sparse_attention(q, k, v, backend="reference", **options)
     assert stats.sparsity == reference_stats.sparsity > 0.1
-    torch.testing.assert_close(out, wanted, atol=3e-6, rtol=0)
+    torch.testing.assert_close(out, wanted, atol=2 * TOLERANCE[torch.float32], rtol=0)  # both are float32
 
 
 @pytest.mark.parametrize("backend", ["reference", "native", "gather"], indirect=True)
@@ -76,7 +76,9 @@ def test_int8_scores_cost_little(structured, backend, is_causal, dtype):
     options = {"theta": 1.0, "is_causal": is_causal}
     out = sparse_attention(q, k, v, quantize=True, backend=backend, **options)
     wanted = sparse_attention(q, k, v, quantize=True, backend="reference", **options)
-    torch.testing.assert_close(out, wanted, atol=TOLERANCE[dtype], rtol=0)
+    # With INT8 scores the native path takes P V to bfloat16 too, where it has a matrix unit.
+    tolerance = TOLERANCE[torch.bfloat16 if backend == "native" else dtype]
+    torch.testing.assert_close(out, wanted, atol=tolerance, rtol=0)
     exact = sparse_attention(q, k, v, backend="reference", **options)
     error = float((out - exact).abs().sum() / exact.abs().sum())
     # A step of 1 / 127 of the largest entry of Q and K: seen here is about a quarter of a percent.

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from hexad.kernels.sparse_attention import block_sparse_attention, op, predict_block_mask, sparse_attention
+from hexad.kernels.sparse_attention import (
+    available_backends,
+    block_sparse_attention,
+    op,
+    predict_block_mask,
+    sparse_attention,
+)
 
 
 @pytest.fixture
@@ -11,19 +17,30 @@ def inputs(structured):
     return structured(300, 333, heads=4, k_heads=2, d=32)
 
 
+def needs_native():
+    reason = available_backends("cpu")["native"]
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("by_mass", [False, True])
-def test_opcheck_of_the_prediction(inputs, by_mass):
+def test_opcheck_of_the_prediction(inputs, by_mass, native):
+    if native:
+        needs_native()
     q, k, _ = inputs
     per_head = torch.full((4,), 0.5, dtype=torch.float64)
     tau, topk = (per_head, None) if by_mass else (None, per_head)
-    arguments = (q, k, per_head, tau, topk, True, 0.2, False, True, 128, 64, True)
+    arguments = (q, k, per_head, tau, topk, True, 0.2, False, True, 128, 64, True, native)
     results = torch.library.opcheck(op.predict_block_mask, arguments)
     assert set(results.values()) == {"SUCCESS"}
 
 
-@pytest.mark.parametrize("backend", ["reference", "gather"])
+@pytest.mark.parametrize("backend", ["reference", "gather", "native"])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_opcheck_of_the_attention(inputs, backend, is_causal):
+    if backend == "native":
+        needs_native()
     q, k, v = inputs
     mask = predict_block_mask(q, k, theta=0.3, is_causal=is_causal)
     arguments = (q, k, v, mask, None, is_causal, 0.2, 128, 64, False, backend, False)

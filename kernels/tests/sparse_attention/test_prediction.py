@@ -1,5 +1,6 @@
 """Stage 1: pooling, the self-similarity judge, selection and assembly of the tile mask."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -7,13 +8,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hexad.kernels.sparse_attention import predict_block_mask, prediction, reference
+from hexad.kernels.sparse_attention import (
+    available_backends,
+    predict_block_mask,
+    prediction,
+    reference,
+)
 from hexad.kernels.sparse_attention.prediction import (
     causal_tiles,
     diagonal_tiles,
     pool_blocks,
     select_blocks,
 )
+
+
+@pytest.fixture(params=["torch", "native"], scope="module")
+def predict(request):
+    reason = available_backends("cpu")["native"]
+    if request.param == "native" and reason is not None:
+        pytest.skip(reason)
+    return partial(predict_block_mask, backend=request.param)
 
 
 def test_constant_blocks_have_self_similarity_one():
@@ -73,10 +87,10 @@ def test_selection_stops_before_tau_is_crossed():
     # 0.5 + 0.3 is all that fits under 0.85; the second row takes its first entry though 0.97 > 0.85.
 
 
-def test_topk_counts_as_python_does():
+def test_topk_counts_as_python_does(predict):
     q, k = torch.randn(2, 1, 1, 100 * 4, 8).unbind()
     for share in (0.0, 0.004, 0.29, 0.3, 0.57, 1.0):  # 0.29 * 100 is 28.999...
-        mask = predict_block_mask(q, k, theta=-1, tau=None, topk=share, block_q=4, block_k=4)
+        mask = predict(q, k, theta=-1, tau=None, topk=share, block_q=4, block_k=4)
         assert mask.sum(-1).unique().tolist() == [max(1, int(share * 100))]
 
 
@@ -130,10 +144,10 @@ def test_diagonal_tiles_hold_every_query_position():
     seed=st.integers(0, 99),
 )
 def test_fast_prediction_equals_the_reference(
-    structured, n_q, extra, group, block_q, block_k, theta, share, by_mass, is_causal, attention_sink,
-    force_diagonal, smooth_k, seed,
+    structured, predict, n_q, extra, group, block_q, block_k, theta, share, by_mass, is_causal,
+    attention_sink, force_diagonal, smooth_k, seed,
 ):  # fmt: skip
-    q, k, _ = structured(n_q, n_q + extra, heads=2 * group, k_heads=2, d=8, seed=seed, dtype=torch.float64)
+    q, k, _ = structured(n_q, n_q + extra, heads=2 * group, k_heads=2, d=8, seed=seed)
     options = {
         "theta": theta,
         "tau": share if by_mass else None,
@@ -146,35 +160,35 @@ def test_fast_prediction_equals_the_reference(
         "smooth_k": smooth_k,
     }
     wanted = reference.predict(q, k, scale=8**-0.5, **options)
-    assert torch.equal(predict_block_mask(q, k, **options), wanted)
+    assert torch.equal(predict(q, k, **options), wanted)
 
 
-def test_adding_a_constant_to_all_keys_changes_no_tile(structured):
+def test_adding_a_constant_to_all_keys_changes_no_tile(structured, predict):
     q, k, _ = structured(1024)
     generator = torch.Generator().manual_seed(1)
     q = q + torch.randn(64, generator=generator)  # or no query block would pass theta
     moved = k + 5 * torch.randn(64, generator=generator)
     for choice in ({"tau": 0.9}, {"tau": None, "topk": 0.3}):
-        mask = predict_block_mask(q, k, theta=0.87, **choice)
+        mask = predict(q, k, theta=0.87, **choice)
         assert 0.1 < mask.float().mean() < 0.9  # or the test could not fail
-        assert torch.equal(predict_block_mask(q, moved, theta=0.87, **choice), mask)
+        assert torch.equal(predict(q, moved, theta=0.87, **choice), mask)
         # Without smoothing, the common offset makes every key block look alike within itself.
-        assert not torch.equal(predict_block_mask(q, moved, theta=0.87, smooth_k=False, **choice), mask)
+        assert not torch.equal(predict(q, moved, theta=0.87, smooth_k=False, **choice), mask)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_more_tau_or_topk_keeps_a_superset(structured, is_causal):
+def test_more_tau_or_topk_keeps_a_superset(structured, is_causal, predict):
     q, k, _ = structured(1024)
     for name in ("tau", "topk"):
         grid = [
-            predict_block_mask(q, k, theta=0.3, is_causal=is_causal, **{"tau": None, name: x})
+            predict(q, k, theta=0.3, is_causal=is_causal, **{"tau": None, name: x})
             for x in torch.linspace(0, 1, 11).tolist()
         ]
         assert all(bool((b >= a).all()) for a, b in pairwise(grid))
         assert grid[0].sum() < grid[9].sum() < grid[10].sum()
 
 
-def test_kept_tiles_counted_by_brute_force(structured):
+def test_kept_tiles_counted_by_brute_force(structured, predict):
     q, k, _ = structured(512, heads=1, d=16)
     theta, tau = 0.5, 0.9
     k = k - k.mean(-2, keepdim=True)
@@ -190,7 +204,7 @@ def test_kept_tiles_counted_by_brute_force(structured):
         p = sorted(score.softmax(0).tolist(), reverse=True)
         taken = max(1, sum(sum(p[: n + 1]) <= tau for n in range(len(p))))
         kept += len(tiles_k) if not row_judged else taken + judged.count(False)
-    mask = predict_block_mask(q, k, theta=theta, tau=tau, smooth_k=False)
+    mask = predict(q, k, theta=theta, tau=tau, smooth_k=False)
     assert int(mask.sum()) == kept < mask.numel()
 
 
@@ -199,52 +213,50 @@ def _cosines(x):
     return unit @ unit.T
 
 
-def test_one_value_a_head_equals_one_call_a_head(structured):
+def test_one_value_a_head_equals_one_call_a_head(structured, predict):
     q, k, _ = structured(700, heads=4, k_heads=2)
     theta, tau = [0.1, 0.5, -0.3, 1.0], torch.tensor([0.5, 0.9, 0.98, 0.2])
-    together = predict_block_mask(q, k, theta=theta, tau=tau)
+    together = predict(q, k, theta=theta, tau=tau)
     for h in range(4):
-        alone = predict_block_mask(
-            q[:, h : h + 1], k[:, h // 2 : h // 2 + 1], theta=theta[h], tau=float(tau[h])
-        )
+        alone = predict(q[:, h : h + 1], k[:, h // 2 : h // 2 + 1], theta=theta[h], tau=float(tau[h]))
         assert torch.equal(together[:, h : h + 1], alone)
     assert together[:, 3].all()
 
 
-def test_grouped_queries_equal_repeated_keys(structured):
+def test_grouped_queries_equal_repeated_keys(structured, predict):
     q, k, _ = structured(500, heads=6, k_heads=2, batch=2)
-    repeated = predict_block_mask(q, k.repeat_interleave(3, 1), theta=0.3)
-    assert torch.equal(predict_block_mask(q, k, theta=0.3), repeated)
+    repeated = predict(q, k.repeat_interleave(3, 1), theta=0.3)
+    assert torch.equal(predict(q, k, theta=0.3), repeated)
 
 
-def test_a_layout_with_heads_inside_gives_the_same(structured):
+def test_a_layout_with_heads_inside_gives_the_same(structured, predict):
     q, k, _ = structured(500, heads=4)
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k)]
     assert not strided[0].is_contiguous()
-    assert torch.equal(predict_block_mask(*strided, theta=0.3), predict_block_mask(q, k, theta=0.3))
+    assert torch.equal(predict(*strided, theta=0.3), predict(q, k, theta=0.3))
 
 
-def test_blocks_that_cannot_be_judged_are_kept_whole():
+def test_blocks_that_cannot_be_judged_are_kept_whole(predict):
     q, k = torch.randn(2, 1, 1, 512, 64, generator=torch.Generator().manual_seed(0)).unbind()
     # Independent Gaussian tokens have a mean cosine of about 1 / n, so no block passes 0.6.
-    assert predict_block_mask(q, k, theta=0.6).all()
-    causal = predict_block_mask(q, k, theta=0.6, is_causal=True)
+    assert predict(q, k, theta=0.6).all()
+    causal = predict(q, k, theta=0.6, is_causal=True)
     assert torch.equal(causal[0, 0], causal_tiles(512, 512, 128, 64))
 
 
-def test_sink_and_diagonal_are_forced(structured):
+def test_sink_and_diagonal_are_forced(structured, predict):
     q, k, _ = structured(1024)
     bare = {"theta": -1.0, "tau": 0.0, "is_causal": True}
-    one_a_row = predict_block_mask(q, k, force_diagonal=False, **bare)
+    one_a_row = predict(q, k, force_diagonal=False, **bare)
     assert (one_a_row.sum(-1) == 1).all()
-    assert predict_block_mask(q, k, attention_sink=True, **bare)[..., 0].all()
+    assert predict(q, k, attention_sink=True, **bare)[..., 0].all()
     diagonal = diagonal_tiles(1024, 1024, 128, 64)
-    assert torch.equal(predict_block_mask(q, k, **bare), one_a_row | diagonal)
+    assert torch.equal(predict(q, k, **bare), one_a_row | diagonal)
 
 
-def test_long_inputs_need_no_square_of_memory():
+def test_long_inputs_need_no_square_of_memory(predict):
     # 2**18 tokens squared are 64 GiB even as booleans.
     q = torch.randn(1, 1, 1 << 18, 8)
-    mask = predict_block_mask(q, q, theta=-1, tau=None, topk=0.01, block_q=512, block_k=512)
+    mask = predict(q, q, theta=-1, tau=None, topk=0.01, block_q=512, block_k=512)
     assert mask.shape == (1, 1, 512, 512)
     assert mask.sum(-1).unique().tolist() == [5]

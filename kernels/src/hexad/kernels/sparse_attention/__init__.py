@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hexad.kernels.sparse_attention.flex import to_flex_block_mask
     from hexad.kernels.sparse_attention.functional import (
-        AttentionStats,
         available_backends,
         block_sparse_attention,
         predict_block_mask,
         sparse_attention,
     )
+    from hexad.kernels.sparse_attention.stats import AttentionStats
 
 _HOME = {
-    "AttentionStats": "functional",
+    "AttentionStats": "stats",
     "available_backends": "functional",
     "block_sparse_attention": "functional",
     "predict_block_mask": "functional",

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 Name = Literal["reference", "native", "gather", "triton", "flex"]
 Backend = Literal["auto", "reference", "native", "gather", "triton", "flex"]
+PredictionBackend = Literal["auto", "native", "torch"]
 # Fastest first. The reference takes any call, so a choice always ends.
 _PREFERENCE: dict[str, tuple[Name, ...]] = {
     "cpu": ("native", "gather", "reference"),
@@ -35,6 +36,14 @@ class Call:
     block_k: int = 64
     quantize: bool = False
     pv_threshold: bool = False
+
+
+def _against_native(call: Call) -> str | None:
+    if call.device != "cpu":
+        return "it is a CPU path"
+    from hexad.kernels.sparse_attention import cpu
+
+    return cpu.reason_against(call.dtype)
 
 
 def _against_gather(call: Call) -> str | None:
@@ -75,7 +84,7 @@ def _against_flex(call: Call) -> str | None:
 
 _AGAINST: dict[str, Callable[[Call], str | None]] = {
     "reference": lambda call: None,
-    "native": lambda call: "it is not built yet",
+    "native": _against_native,
     "gather": _against_gather,
     "triton": _against_triton,
     "flex": _against_flex,
@@ -101,15 +110,30 @@ def choose(backend: Backend, call: Call) -> Name:
         if reason is not None:
             raise InputError(f"backend {backend!r} cannot run this call: {reason}")
         return backend
-    passed_over = []
+    untold = []
     for name in _PREFERENCE.get(call.device, ("reference",)):
         reason = reason_against(name, call)
         if reason is None:
-            if passed_over:
-                _warn_once(f"sparse attention runs on its {name!r} backend: " + "; ".join(passed_over))
+            if untold:
+                _warn_once(f"sparse attention runs on its {name!r} backend: " + "; ".join(untold))
             return name
-        passed_over.append(f"{name!r} cannot serve, {reason}")
+        # Why there is no native code on this machine has been logged when it was looked for.
+        if name != "native" or call.dtype == torch.float64:
+            untold.append(f"{name!r} cannot serve, {reason}")
     raise AssertionError("the reference takes any call")
+
+
+@torch.compiler.assume_constant_result
+def choose_prediction(backend: PredictionBackend, device: str, dtype: torch.dtype) -> str:
+    """What will run the first filter: "native" or "torch". Errors as those of `choose`."""
+    if backend not in get_args(PredictionBackend):
+        raise InputError(f"backend must be one of {', '.join(get_args(PredictionBackend))}, got {backend!r}")
+    if backend == "torch":
+        return "torch"
+    reason = _against_native(Call(device, dtype))
+    if reason is not None and backend == "native":
+        raise InputError(f"backend 'native' cannot predict for this call: {reason}")
+    return "native" if reason is None else "torch"
 
 
 @cache
@@ -135,6 +159,10 @@ def run(
     # Each backend is imported when it first runs: triton and flex_attention are slow to load.
     tiling: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "block_q": block_q, "block_k": block_k}
     filtered: dict[str, Any] = {"pv_threshold": pv_threshold, "quantize": quantize}
+    if backend == "native":
+        from hexad.kernels.sparse_attention import cpu
+
+        return cpu.attend(q, k, v, block_mask, **tiling, **filtered)
     if backend == "gather":
         from hexad.kernels.sparse_attention import gather
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args, overload
 
 import torch
@@ -11,32 +10,19 @@ from torch import Tensor
 
 from hexad.core.errors import InputError
 from hexad.kernels.sparse_attention import checks, op
-from hexad.kernels.sparse_attention.backends import Backend, Call, Name, choose, reason_against
+from hexad.kernels.sparse_attention.backends import (
+    Backend,
+    Call,
+    Name,
+    PredictionBackend,
+    choose,
+    choose_prediction,
+    reason_against,
+)
 from hexad.kernels.sparse_attention.prediction import causal_tiles
+from hexad.kernels.sparse_attention.stats import AttentionStats
 
 PerHead = float | Sequence[float] | Tensor
-
-
-@dataclass(frozen=True)
-class AttentionStats:
-    """What one call computed. Tiles are counted over the batch and all query heads.
-
-    Attributes:
-        backend: the backend that ran.
-        needed_tiles: tiles that dense attention would compute (under is_causal, those not wholly hidden).
-        kept_tiles: tiles whose scores Q K^T were computed.
-        skipped_pv_tiles: kept tiles that the second filter left out of P V.
-    """
-
-    backend: str
-    needed_tiles: int
-    kept_tiles: int
-    skipped_pv_tiles: int
-
-    @property
-    def sparsity(self) -> float:
-        """Share of the two matrix products that was skipped, over what dense attention needs."""
-        return 1.0 - (2 * self.kept_tiles - self.skipped_pv_tiles) / (2 * self.needed_tiles)
 
 
 def available_backends(device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, str | None]:
@@ -128,6 +114,7 @@ def predict_block_mask(
     block_q: int = 128,
     block_k: int = 64,
     smooth_k: bool = True,
+    backend: PredictionBackend = "auto",
 ) -> Bool[Tensor, "batch q_heads q_blocks k_blocks"]:
     """Predict which tiles of the attention map to compute (SpargeAttn's first filter).
 
@@ -147,6 +134,7 @@ def predict_block_mask(
             from the released code, without which a causal row may be left with no key).
         block_q, block_k: tokens a tile spans.
         smooth_k: judge and score k without its mean token, which leaves attention itself unchanged.
+        backend: "native" (CPU), "torch" (anywhere), or "auto" for the faster of those that can serve.
 
     Returns:
         True where a tile is to be computed.
@@ -155,6 +143,7 @@ def predict_block_mask(
         InputError: for shapes, dtypes or devices that do not fit, options out of range, NaN or infinity.
     """
     checks.check_tensors(q, k, None, is_causal=is_causal)
+    native = choose_prediction(backend, q.device.type, q.dtype) == "native"
     checks.check_blocks(block_q, block_k)
     if (tau is None) == (topk is None):
         raise InputError("give exactly one of tau and topk (topk=0.5 needs tau=None)")
@@ -172,6 +161,7 @@ def predict_block_mask(
         block_q,
         block_k,
         smooth_k,
+        native,
     )
 
 
@@ -214,7 +204,8 @@ def block_sparse_attention(
         pv_threshold: lambda of the second filter, in log2 units, one number or one a query head: a tile
             whose scores all lie more than this below the running maximum is left out. None is off.
         quantize: round Q and K (without its mean token) to INT8, one scale a tile, as SageAttention
-            does. V and P keep their precision.
+            does. P V keeps the precision of the inputs, but for the native path, where it may run in
+            bfloat16.
         backend: "auto" takes the fastest that honours all options on the tensors' device; a backend
             asked for by name runs or raises.
         return_stats: also return an `AttentionStats` (eager mode only: it reads counts from the device).
@@ -318,6 +309,7 @@ def sparse_attention(
         block_q=block_q,
         block_k=block_k,
         smooth_k=smooth_k,
+        backend="native" if chosen == "native" else "torch",
     )
     return _attend(
         q,

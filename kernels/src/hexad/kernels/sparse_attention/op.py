@@ -5,6 +5,8 @@ torch.compile(fullgraph=True). Their arguments come checked in shape and dtype (
 takes the numbers themselves to check is checked here, before any kernel is launched.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,7 @@ def predict_block_mask(
     block_q: int,
     block_k: int,
     smooth_k: bool,
+    native: bool,
 ) -> Tensor:
     """See `functional.predict_block_mask`; theta, tau and topk carry one value a query head."""
     n_q, n_k = q.shape[2], k.shape[2]
@@ -43,27 +46,44 @@ def predict_block_mask(
         shape = (*q.shape[:2], num_blocks(n_q, block_q), num_blocks(n_k, block_k))
         mask = torch.ones(shape, dtype=torch.bool, device=q.device)
         return mask & causal_tiles(n_q, n_k, block_q, block_k, q.device) if is_causal else mask
-    mask, finite = block_mask_from_inputs(
-        q,
-        k,
-        theta=theta.to(q.device, torch.float32),
-        tau=None if tau is None else tau.to(q.device, torch.float32),
-        topk=None if topk is None else topk.to(q.device),
-        is_causal=is_causal,
-        scale=scale,
-        attention_sink=attention_sink,
-        force_diagonal=force_diagonal,
-        block_q=block_q,
-        block_k=block_k,
-        smooth_k=smooth_k,
-    )
+    arguments: dict[str, Any] = {
+        "theta": theta.to(q.device, torch.float32),
+        "tau": None if tau is None else tau.to(q.device, torch.float32),
+        "topk": None if topk is None else topk.to(q.device),
+        "is_causal": is_causal,
+        "scale": scale,
+        "attention_sink": attention_sink,
+        "force_diagonal": force_diagonal,
+        "block_q": block_q,
+        "block_k": block_k,
+        "smooth_k": smooth_k,
+    }
+    if native:
+        from hexad.kernels.sparse_attention import cpu
+
+        return cpu.block_mask_from_inputs(q, k, **arguments)  # looks for NaN and infinity itself
+    mask, finite = block_mask_from_inputs(q, k, **arguments)
     if not bool(finite):
         checks.check_finite(q=q, k=k)
     return mask
 
 
 @predict_block_mask.register_fake
-def _(q, k, theta, tau, topk, is_causal, scale, attention_sink, force_diagonal, block_q, block_k, smooth_k):
+def _(
+    q,
+    k,
+    theta,
+    tau,
+    topk,
+    is_causal,
+    scale,
+    attention_sink,
+    force_diagonal,
+    block_q,
+    block_k,
+    smooth_k,
+    native,
+):
     shape = (q.shape[0], q.shape[1], num_blocks(q.shape[2], block_q), num_blocks(k.shape[2], block_k))
     return q.new_empty(shape, dtype=torch.bool)
 
@@ -84,7 +104,8 @@ def block_sparse_attention(
     q_and_k_checked: bool,
 ) -> tuple[Tensor, Tensor]:
     """Returns the output, and the counts of kept tiles and of those left out by the second filter."""
-    checks.check_finite(**({"v": v} if q_and_k_checked else {"q": q, "k": k, "v": v}))
+    if backend != "native":  # which looks for NaN and infinity itself, while it copies its operands
+        checks.check_finite(**({"v": v} if q_and_k_checked else {"q": q, "k": k, "v": v}))
     n_q, n_k = q.shape[2], k.shape[2]
     if is_causal:
         block_mask = block_mask & causal_tiles(n_q, n_k, block_q, block_k, q.device)
