@@ -1,7 +1,7 @@
 """Every backend against SDPA in float64 and against the reference, over dtypes, shapes and options.
 
-Triton runs the same cases under its interpreter in test_triton.py; flex_attention compiles for each of
-them, so it is slow.
+Triton runs such cases under its interpreter in test_triton.py, and flex_attention, which compiles for each
+shape, a few of them in test_flex.py.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import torch
 
 from hexad.kernels.sparse_attention import available_backends, block_sparse_attention, sparse_attention
 
-BACKENDS = ["reference", "native", "gather", pytest.param("flex", marks=pytest.mark.slow)]
+BACKENDS = ["reference", "native", "gather"]
 # Of outputs of order 1: float32 sums of some hundred terms; one rounding of the output to 11 (float16) or
 # 8 bits (bfloat16), and one more of the softmax weights where the products run in that dtype.
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -68,7 +68,7 @@ def test_predicted_tiles_equal_the_reference(structured, backend, is_causal):
     torch.testing.assert_close(out, wanted, atol=2 * TOLERANCE[torch.float32], rtol=0)  # both are float32
 
 
-@pytest.mark.parametrize("backend", ["reference", "native", "gather"], indirect=True)
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_int8_scores_cost_little(structured, backend, is_causal, dtype):

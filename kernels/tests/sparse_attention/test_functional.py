@@ -1,6 +1,7 @@
 """The public functions: exactness where everything is kept, statistics, options, and every refusal."""
 
 import math
+import os
 import subprocess
 import sys
 
@@ -269,9 +270,36 @@ def test_available_backends_say_why_not():
     assert available_backends("cuda")["gather"] == "it is a CPU path"
 
 
-def test_auto_honours_every_option(structured, caplog):
+def test_auto_honours_every_option(structured):
     q, k, v = structured(256, sink=2)
     _, stats = sparse_attention(q, k, v, theta=1.0, pv_threshold=1.0, return_stats=True)
     assert stats.skipped_pv_tiles > 0  # whichever ran, it did not drop the second filter
     _, stats = sparse_attention(q, k, v, theta=1.0, backend="reference", return_stats=True)
     assert stats.backend == "reference"
+    _, stats = sparse_attention(q.double(), k.double(), v.double(), theta=1.0, return_stats=True)
+    assert stats.backend == "gather"  # native code has no float64
+
+
+ON_ANOTHER_MACHINE = """
+import torch
+from hexad.kernels.sparse_attention import predict_block_mask, sparse_attention
+q, k, v = torch.randn(3, 1, 2, 300, 16)
+for _ in range(2):
+    out, stats = sparse_attention(q, k, v, theta=1.0, return_stats=True)
+    predict_block_mask(q, k)
+wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+torch.testing.assert_close(out, wanted, atol=1e-5, rtol=0)
+print(stats.backend)
+"""
+
+
+@pytest.mark.parametrize("why", ["no compiler", "switched off"])
+def test_torch_serves_where_native_code_cannot(tmp_path, why):
+    environment = {**os.environ, "HEXAD_CACHE": str(tmp_path)}
+    environment |= {"PATH": "", "CXX": ""} if why == "no compiler" else {"HEXAD_NATIVE": "0"}
+    command = [sys.executable, "-c", ON_ANOTHER_MACHINE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["gather"]
+    log = [line for line in done.stderr.splitlines() if "native" in line]
+    # One line in the log; none where the user asked for it.
+    assert len(log) == (1 if why == "no compiler" else 0), done.stderr
