@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -198,7 +199,13 @@ def _templates() -> Any:
 
     loader = jinja2.PackageLoader("hexad.core", "templates")
     templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    templates.filters.update(number=format_number, estimate=estimate_text)
+
+    def prose(text: str) -> markupsafe.Markup:
+        """Text of ours, with `code` between backticks."""
+        escaped = str(markupsafe.escape(text))
+        return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
+
+    templates.filters.update(number=format_number, estimate=estimate_text, prose=prose)
     css = templates.get_template("style.css").render()
     shared: dict[str, Any] = {"grid": grid, "marks": MARKS, "css": markupsafe.Markup(css)}
     templates.globals.update(shared)
