@@ -101,6 +101,7 @@ class NativeLibrary:
 
     def _find_or_build(self) -> tuple[ctypes.CDLL | None, str]:
         if os.environ.get("HEXAD_NATIVE", "1") == "0":
+            logger.info("no native code for %s: switched off by HEXAD_NATIVE=0", self._name)
             return None, "switched off by HEXAD_NATIVE=0"
         try:
             reasons = []
