@@ -87,8 +87,10 @@ def measure_photograph(trial: Trial, variant: Variant, name: str, side: int) -> 
             "call": lambda: outputs.__setitem__("call", call()),
             "predict": predict,
         }
-        # At 65,536 tokens dense attention takes some 15 s; one pair must do, warmed up by the smaller sizes.
-        timing = interleave(functions, rounds=1 if large else config.rounds, warmup=0 if large else 1)
+        # A call of some milliseconds needs more rounds for a steady median, and two thread pools (torch's and
+        # the kernel's) to be awake; at 65,536 tokens, where dense attention takes seconds, one pair must do.
+        rounds, warmup = (1, 0) if large else (config.rounds, 1) if side > 64 else (4 * config.rounds, 3)
+        timing = interleave(functions, rounds=rounds, warmup=warmup)
         yield Measurement("speedup", timing.speedup("call", "dense"), case)
         yield Measurement("prediction_share", timing.median("predict") / timing.median("call"), case)
     if side in config.speed_sides:
