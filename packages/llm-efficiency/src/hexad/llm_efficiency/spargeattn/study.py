@@ -105,7 +105,7 @@ STUDY = Study(
         ),
         "full": Preset(
             Config(
-                (128,), (32, 64), 256, texts=100, tuning_side=64, tuning_inputs=5, rounds=3, compile_flex=True
+                (128,), (32, 64), 256, texts=60, tuning_side=64, tuning_inputs=5, rounds=3, compile_flex=True
             ),
             seeds=3,
         ),
