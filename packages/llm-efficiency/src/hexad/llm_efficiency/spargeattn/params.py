@@ -68,11 +68,13 @@ class HeadParams:
             value = getattr(self, name)
             if value is None:
                 continue
-            values = torch.as_tensor(value, dtype=torch.float64)
-            if values.dim() > 1 or values.numel() == 0:
-                raise InputError(f"{name} has shape {tuple(values.shape)}; give a number or one a head")
-            # Written so that NaN is out of range.
-            if not ((values >= low) & (values <= high)).all():
+            if isinstance(value, Tensor):
+                if value.dim() > 1 or value.numel() == 0:
+                    raise InputError(f"{name} has shape {tuple(value.shape)}; give a number or one a head")
+                inside = bool(((value >= low) & (value <= high)).all())
+            else:
+                inside = low <= value <= high  # false for NaN; no tensor is made, this runs in every call
+            if not inside:
                 raise InputError(f"{name} is {value}; every value must lie in [{low}, {high}]")
         if len(lengths := self._vector_lengths()) > 1:
             raise InputError(f"vectors for different numbers of heads: {lengths}")
