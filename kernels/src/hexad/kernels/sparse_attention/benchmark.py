@@ -14,7 +14,7 @@ mask, for predicted ones to dense float64 attention.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from hexad.core.errors import InputError
 from hexad.core.timing import Timing, interleave
 from hexad.kernels.sparse_attention import cpu
-from hexad.kernels.sparse_attention.backends import Call, choose
+from hexad.kernels.sparse_attention.backends import Backend, Call, choose
 from hexad.kernels.sparse_attention.functional import (
     available_backends,
     block_sparse_attention,
@@ -34,8 +34,10 @@ from hexad.kernels.sparse_attention.functional import (
 from hexad.kernels.sparse_attention.prediction import num_blocks
 
 BLOCK_Q, BLOCK_K = 128, 64
-# Paths in the order of the table: the backend of the attention, that of the prediction, INT8 scores or not.
-_PATHS = {
+# The backend of the attention, that of the prediction, INT8 scores or not.
+_Path = tuple[Backend, Literal["native", "torch"], bool]
+# In the order of the table.
+_PATHS: dict[str, _Path] = {
     "native": ("native", "native", False),
     "native INT8": ("native", "native", True),
     "gather": ("gather", "torch", False),
@@ -226,7 +228,7 @@ def _measure_calls(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    able: dict[str, tuple[str, str, bool]],
+    able: dict[str, _Path],
 ) -> Iterator[Row]:
     length = q.shape[2]
     everything = torch.ones(
@@ -235,7 +237,7 @@ def _measure_calls(
     masks = {density: _random_mask(q.shape[1], length, density) for density in config.densities}
     calls: dict[Any, Callable[[], Tensor]] = {_DENSE: lambda: scaled_dot_product_attention(q, k, v)}
 
-    def random_call(mask: Tensor, density: float, path: tuple[str, str, bool]) -> Callable[[], Tensor]:
+    def random_call(mask: Tensor, density: float, path: _Path) -> Callable[[], Tensor]:
         backend, predictor, int8 = path
         options: dict[str, Any] = {"backend": backend, "quantize": int8}
 
@@ -251,7 +253,7 @@ def _measure_calls(
     predicted: dict[str, Any] = {"theta": 0.3, "tau": config.tau}
     for name, (backend, _, int8) in able.items():
         if name != "flex":
-            options = {**predicted, "backend": backend, "quantize": int8}
+            options: dict[str, Any] = {**predicted, "backend": backend, "quantize": int8}
             calls["predicted", name] = lambda options=options: sparse_attention(q, k, v, **options)
 
     outputs = {name: call() for name, call in calls.items()}
