@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ class HeadParams:
                 if value.dim() > 1 or value.numel() == 0:
                     raise InputError(f"{name} has shape {tuple(value.shape)}; give a number or one a head")
                 inside = bool(((value >= low) & (value <= high)).all())
+            elif not isinstance(value, Real):
+                raise InputError(f"{name} is {value!r}; give a number, or a tensor of one a head")
             else:
                 inside = low <= value <= high  # false for NaN; no tensor is made, this runs in every call
             if not inside:
@@ -124,10 +127,10 @@ def save_layers(layers: Mapping[int, HeadParams], path: str | os.PathLike[str]) 
             if name not in PER_HEAD:
                 settings[str(int(index))][name] = value
             elif value is not None:
-                number = isinstance(value, (int, float))
-                tensor = (
-                    torch.tensor(value, dtype=torch.float64) if number else value.detach().cpu().contiguous()
-                )
+                if isinstance(value, Tensor):
+                    tensor = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                else:
+                    tensor = torch.tensor(value, dtype=torch.float64)
                 tensors[f"layers.{int(index)}.{name}"] = tensor
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"format": FORMAT, "settings": json.dumps(settings)})
