@@ -18,7 +18,13 @@ from PIL import Image
 
 from hexad.core.data import load_photograph
 from hexad.core.errors import InputError
-from hexad.vision_robustness.laion_c import DISTORTIONS, ApplyConfig, apply_folder, corrupt_in_frame
+from hexad.vision_robustness.laion_c import (
+    DISTORTIONS,
+    ApplyConfig,
+    apply_folder,
+    corrupt_in_frame,
+    tile_sources,
+)
 from hexad.vision_robustness.laion_c.folders import ApplySummary
 from hexad.vision_robustness.laion_c.tile_sources import make_bank
 from hexad.vision_robustness.laion_c.workers import encode, file_seed
@@ -38,6 +44,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def images_in(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in tree(folder).items() if not name.startswith(("manifest", "tiles"))}
+
+
+@pytest.fixture(autouse=True)
+def few_crops(monkeypatch):
+    """A tenth of the tiles: cutting them takes most of the time."""
+    monkeypatch.setattr(tile_sources, "CROPS", 200)
 
 
 @pytest.fixture
@@ -150,7 +162,7 @@ def test_the_manifest_lists_settings_seeds_and_hashes(source, tmp_path):
         "size": "benchmark", "seed": 0, "glitch_seed": 1, "format": "jpeg", "tiles": "source",
     }  # fmt: skip
     assert manifest["tiles"]["from"] == "crops of source images"
-    assert manifest["tiles"]["count"] == 2000
+    assert manifest["tiles"]["count"] == 200
     assert {"glitch-this", "numpy", "pillow", "hexad-vision-robustness"} <= manifest["versions"].keys()
     listed = {}
     for relative, record in manifest["images"].items():
@@ -271,7 +283,6 @@ def test_a_source_of_a_hundred_images_is_its_own_bank(tmp_path):
 
 def test_a_smaller_source_takes_packaged_photographs_or_its_own_crops(source, monkeypatch):
     from hexad.core.errors import MissingExtraError
-    from hexad.vision_robustness.laion_c import tile_sources
 
     images = [path for path in source.rglob("*.*") if path.suffix != ".txt"]
     assert make_bank("auto", source, images)[1]["from"] == "crops of packaged photographs"

@@ -230,6 +230,25 @@ def render_html(root: Path, pages: list[dict[str, Any]]) -> Path:
     return index
 
 
+_ARM_WIDTH = 30
+
+
+def _that_fit(content: dict[str, Any], places: list[int], width: int) -> list[list[int]]:
+    """The metrics in groups that fit beside the arms' names on so many columns."""
+    groups: list[list[int]] = [[]]
+    left = width - _ARM_WIDTH - 2
+    for place in places:
+        metric = content["metrics"][place]
+        # Titles wrap at spaces, numbers never: "-0.00123" is as long as three digits get.
+        need = 2 + max(8, len(metric["unit"]), *(len(word) for word in metric["title"].split()))
+        if need > left and groups[-1]:
+            groups.append([])
+            left = width - _ARM_WIDTH - 2
+        groups[-1].append(place)
+        left -= need
+    return groups
+
+
 def print_terminal(console: Console, content: dict[str, Any], *, cases: bool = False) -> None:
     """Show a page as terminal tables: the claims with their verdicts, then arms by metrics."""
     console.print()
@@ -257,19 +276,20 @@ def print_terminal(console: Console, content: dict[str, Any], *, cases: bool = F
             for place, metric in enumerate(content["metrics"])
             if any(row["metric"] == metric["name"] for row in content["summary"])
         ]
-        summary = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        summary.add_column("arm")
-        for place in used:
-            metric = content["metrics"][place]
-            unit = f"\n{metric['unit']}" if metric["unit"] else "\n"
-            summary.add_column(metric["title"] + unit, justify="right")
-        for row in grid(content):
-            shown = [row["cells"][place] for place in used]
-            summary.add_row(
-                row["arm"]["title"], *(Text(cell["text"], "bold" if cell["best"] else "") for cell in shown)
-            )
-        console.print()
-        console.print(summary)
+        rows = grid(content)
+        for places in _that_fit(content, used, console.width):
+            summary = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+            summary.add_column("arm", max_width=_ARM_WIDTH)
+            for place in places:
+                metric = content["metrics"][place]
+                summary.add_column(f"{metric['title']}\n{metric['unit']}", justify="right")
+            for row in rows:
+                shown = [row["cells"][place] for place in places]
+                if any(cell["text"] != "–" for cell in shown):
+                    cells = (Text(cell["text"], "bold" if cell["best"] else "") for cell in shown)
+                    summary.add_row(row["arm"]["title"], *cells)
+            console.print()
+            console.print(summary)
     for trial, error in content["errors"].items():
         console.print(Text(f"failed: {trial}: {error}", "red"))
 

@@ -115,7 +115,7 @@ def apply(
     else:
         kept = f" ({summary.kept} were there)" if summary.kept else ""
         if summary.removed:
-            stdout.print(f"{summary.removed} outdated images removed")
+            stdout.print(f"outdated images removed: {summary.removed}")
         stdout.print(
             f"{summary.written} images written{kept} from {summary.images} sources to {target}",
             soft_wrap=True,

@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -198,6 +199,30 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Put Ctrl-C off: a job must not be submitted without its future being kept.
+
+    A process that is started meanwhile inherits that SIGINT is blocked, so that none dies while it imports.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+    masks = hasattr(signal, "pthread_sigmask")
+    if masks:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)
+    if caught:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _work(job: Job) -> Done:
     assert _worker is not None
     return _worker(job)
@@ -231,7 +256,8 @@ class Runner:
             return
         try:
             for job in jobs:
-                self._futures.add(self.pool.submit(_work, job))
+                with _uninterrupted():
+                    self._futures.add(self.pool.submit(_work, job))
                 # Few at a time, so that each is reported soon after it ends.
                 if len(self._futures) >= 2 * self.jobs:
                     yield from self._next()
