@@ -107,11 +107,8 @@ def cross_fitted_importances(
     estimator = seeded(estimator, entropy)
     shared = isinstance(estimator, DRLearner) and plan.cross_fit == "shared" and plan.cv >= 4
     own = callable(getattr(estimator, "nuisances", None)) and not shared
-    models = (
-        estimator.nuisance_models()
-        if isinstance(estimator, DRLearner)
-        else nuisance_models or NuisanceModels()
-    )
+    if isinstance(estimator, DRLearner):
+        nuisance_models = estimator.nuisance_models()
     models = seeded(nuisance_models or NuisanceModels(), entropy)
     splits = [_split(rows.treatment, plan.cv, entropy + repeat) for repeat in range(plan.n_repeats)]
     left_out: list[tuple[int, ...]] = [] if own else [(k,) for k in range(plan.cv)]
@@ -130,7 +127,7 @@ def cross_fitted_importances(
     for repeat, split in enumerate(splits):
         for k in range(plan.cv):
             train, test = np.flatnonzero(split != k), np.flatnonzero(split == k)
-            phi = _phi(rows, split, nuisances, repeat, k, plan.clip)[train] if shared else None
+            phi = _phi(rows, split, nuisances, repeat, k, estimator.clip)[train] if shared else None
             at_test = None if own else nuisances[repeat, (k,)]
             folds.append(Fold(test, train, (entropy, repeat, k), phi, at_test))
     measured = _run(
