@@ -10,13 +10,14 @@ What is measured is committed as JSON in docs/measured/ (copied there from a res
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from PIL import Image
 
 from hexad.core.files import atomic_open, write_json
 from hexad.core.methods import methods
@@ -51,8 +52,8 @@ def readme_with_table() -> str:
 
 
 def measure(results: Path) -> None:
-    """Copy the measured pages of a results folder, with their figures, into docs/measured/."""
-    for path in sorted(results.glob("*/*/page.json")):
+    """Copy what the full presets of a results folder measured, with its figures, into docs/."""
+    for path in sorted(results.glob("*/full/page.json")):
         page = json.loads(path.read_text())
         stem = f"{page['study']}-{page['preset']}"
         page["folder"] = ""
@@ -60,7 +61,9 @@ def measure(results: Path) -> None:
         figures = DOCS / "pages" / "figures" / stem
         figures.mkdir(parents=True, exist_ok=True)
         for figure in page["figures"]:
-            shutil.copy(path.parent / figure["file"], figures / f"{figure['name']}.png")
+            # WebP keeps contact sheets of photographs small in the repository.
+            with Image.open(path.parent / figure["file"]) as image:
+                image.convert("RGB").save(figures / f"{figure['name']}.webp", quality=85)
         print(f"docs/measured/{stem}.json")
 
 
@@ -76,7 +79,7 @@ def generate() -> None:
         else:
             text = markdown(content)
             for figure in content["figures"]:
-                text += f"\n![{figure['title']}](../figures/{path.stem}/{figure['name']}.png)\n"
+                text += f"\n![{figure['title']}](../figures/{path.stem}/{figure['name']}.webp)\n"
         with atomic_open(GENERATED / f"{path.stem}.md") as file:
             file.write(text)
 

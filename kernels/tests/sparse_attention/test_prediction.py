@@ -31,10 +31,10 @@ def predict(request):
 
 
 def test_constant_blocks_have_self_similarity_one():
-    x = torch.randn(1, 1, 3, 16).repeat_interleave(32, dim=2)
+    x = torch.randn(1, 1, 3, 16, generator=torch.Generator().manual_seed(0)).repeat_interleave(32, dim=2)
     pooled, similarity = pool_blocks(x, 32)
-    # A sum of 32 float32 unit vectors is good to a few roundings of 6e-8.
-    torch.testing.assert_close(similarity, torch.ones(1, 1, 3), atol=1e-6, rtol=0)
+    # A float32 sum of 32 unit vectors, squared: at most 64 roundings of 6e-8.
+    torch.testing.assert_close(similarity, torch.ones(1, 1, 3), atol=4e-6, rtol=0)
     torch.testing.assert_close(pooled, x[:, :, ::32], atol=1e-6, rtol=0)
 
 

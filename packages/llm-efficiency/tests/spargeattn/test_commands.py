@@ -220,3 +220,16 @@ def test_every_exported_name_loads():
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="no attribute 'sparge'"):
         package.sparge  # noqa: B018
+
+
+def test_without_transformers_the_function_works_and_the_integration_says_what_to_install():
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import torch, hexad.llm_efficiency.spargeattn as s\n"
+        "print(s.sparge_attention(*torch.ones(3, 1, 1, 8, 16)).shape)\n"
+        "try:\n    s.register()\nexcept ImportError as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "torch.Size([1, 1, 8, 16])" in done.stdout, done.stderr
+    assert "MissingExtraError" in done.stdout
+    assert 'pip install "hexad-llm-efficiency[transformers]"' in done.stdout

@@ -62,6 +62,8 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         ({"pv_threshold": -1.0}, "pv_threshold is"),
         ({"theta": torch.zeros(2), "tau": torch.ones(3)}, "different numbers of heads"),
         ({"theta": torch.zeros(2, 2)}, "shape"),
+        ({"theta": [0.1, 0.2]}, "a tensor of one a head"),
+        ({"tau": "most"}, "give a number"),
         ({"block_q": 0}, "block_q"),
     ],
     ids=str,
@@ -80,3 +82,11 @@ def test_other_files_are_refused(tmp_path):
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match="holds no filter parameters"):
         load_layers(tmp_path / "weights.safetensors")
+
+
+def test_vectors_that_share_memory_are_saved(tmp_path):
+    table = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
+    save_layers(
+        {0: HeadParams(theta=table[:, 0]), 1: HeadParams(theta=table[:, 1])}, tmp_path / "t.safetensors"
+    )
+    assert load_layers(tmp_path / "t.safetensors")[1].theta.tolist() == pytest.approx([0.2, 0.4])

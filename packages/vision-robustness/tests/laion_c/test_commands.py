@@ -62,9 +62,10 @@ def test_apply_names_and_counts_unreadable_images_and_exits_with_1(run, photos, 
     )
     assert code == 1
     assert "2 images written" in stdout
-    assert "skipped bird/cut.jpg: " in stderr
+    assert "skipped bird/cut.jpg: image file is truncated" in stderr
+    assert str(photos) not in stderr, "the path is named once"
     assert "truncated" in stderr
-    assert "1 of 3 images could not be read" in stderr
+    assert "1 source could not be read" in stderr
 
 
 def test_apply_strict_stops_at_once(run, photos, tmp_path):
@@ -121,7 +122,7 @@ def test_apply_refuses_a_missing_or_empty_folder_and_one_inside_the_other(run, p
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
-    for number in range(50):
+    for number in range(24):
         Image.fromarray(load_photograph("china")[:300, number : number + 300]).save(
             photos / f"{number:02}.bmp"
         )
@@ -142,11 +143,14 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
     assert "Traceback" not in stderr
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["complete"] is False
-    assert 0 < len(manifest["images"]) < 50
+    assert 0 < len(manifest["images"]) < 24
+    listed = [name for record in manifest["images"].values() for name in record["outputs"]]
+    written = [path.relative_to(out).as_posix() for path in out.rglob("*.JPEG")]
+    assert sorted(listed) == sorted(written), "what the workers had finished is recorded"
     assert not [path for path in out.rglob(".*") if path.is_file()], "no half-written file is left"
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "250 images written" not in done.stdout
-    assert len(list(out.rglob("*.JPEG"))) == 250
+    assert "120 images written" not in done.stdout
+    assert len(list(out.rglob("*.JPEG"))) == 120
 
 
 def test_preview_draws_all_thirty_distortions(run, photos, tmp_path):
@@ -213,13 +217,14 @@ def test_evaluate_scores_stored_outputs_with_a_custom_mapping(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --model"),
+        ([], "give either a folder and --model (timm:NAME,CHECKPOINT; FILE.pt2;"),
         (["--model", "timm:resnet50,x.pth"], "needs a labelled folder"),
         (["out", "--preds", "p.npz"], "leave out the folder"),
         (["nowhere", "--model", "timm:resnet50,x.pth"], "labelled folder nowhere does not exist"),
         ([".", "--model", "timm:resnet5O,x.pth"], "did you mean 'resnet50'"),
         ([".", "--model", "nowhere.pt2"], "model nowhere.pt2 does not exist"),
         ([".", "--model", "timm:resnet50"], "not downloaded"),
+        ([".", "--model", "resnet50"], "write --model timm:resnet50,CHECKPOINT"),
         ([".", "--model", "a:b", "--mean", "1,2"], "--mean is '1,2'"),
         (["--preds", "nowhere.npz"], "predictions nowhere.npz does not exist"),
     ],
@@ -230,6 +235,42 @@ def test_evaluate_refuses_bad_options_in_one_line(arguments, message, run, tmp_p
     assert message in stderr
     assert stderr.count("\n") == 1
     assert not (tmp_path / "report").exists()
+
+
+def test_a_report_inside_the_scored_folder_is_refused_before_it_is_made(run, photos):
+    for option in ((photos,), ("elsewhere", "--clean", photos)):
+        code, _, stderr = run("evaluate", *option, "--model", "a:b", "--out", photos / "report")
+        assert (code, "is scored; name another by --out" in stderr) == (2, True)
+    assert not (photos / "report").exists()
+
+
+def test_images_without_a_superclass_are_counted_and_a_failed_run_leaves_no_report(run, photos, tmp_path):
+    model = "hexad.vision_robustness.laion_c.packaged:load_efficientnet_lite0"
+    Image.new("RGB", (40, 40)).save(photos / "loose.png")
+    code, _, stderr = run(
+        "evaluate", photos, "--model", model, "--device", "cpu", "--out", tmp_path / "report"
+    )
+    assert code == 0
+    assert "warning: 1 images lie in no superclass folder and are not scored, the first: " in stderr
+    assert "loose.png" in stderr
+    (photos / "dog/cut.png").write_bytes(b"cut")
+    code, *_ = run(
+        "evaluate", photos, "--model", model, "--device", "cpu", "--out", tmp_path / "other/report"
+    )
+    assert code == 2
+    assert not (tmp_path / "other").exists()
+
+
+def test_large_images_pass_without_a_warning_and_larger_ones_are_named(run, photos, tmp_path, monkeypatch):
+    # Pillow warns from its limit on and raises from twice that on.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
+    Image.new("RGB", (400, 400)).save(photos / "dog/large.png")
+    code, _, stderr = run("apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1", "-j", 1)
+    assert code == 1
+    assert stderr.splitlines() == [
+        "skipped dog/large.png: it has more than 100,000 pixels; make a smaller copy",
+        "1 source could not be read",
+    ]
 
 
 def test_every_superclass_is_a_folder_name_that_evaluate_knows():

@@ -156,7 +156,16 @@ def test_stored_logits_and_probabilities_are_scored(tmp_path):
         ({"logits": np.zeros((1, 3))}, "must hold `paths`"),
         ({"paths": ["red/a"]}, "must hold `paths` and either"),
         ({"paths": ["red/a"], "logits": np.zeros((1, 3)), "probs": np.zeros((1, 3))}, "must hold `paths`"),
-        ({"paths": ["red/a"], "logits": np.zeros((2, 3))}, "`paths` of"),
+        ({"paths": ["red/a"], "logits": np.zeros((2, 3))}, r"`logits` of .* must have shape \(1, classes\)"),
+        ({"paths": ["red/a"], "logits": np.float64(3)}, r"`logits` of .*not \(\)"),
+        ({"paths": np.array([], "U1"), "logits": np.zeros((0, 3))}, "list no image"),
+        ({}, "they hold no array"),
+        ({"paths": ["red/a", "red\\a"], "logits": np.zeros((2, 3))}, "list the path 'red/a' 2 times"),
+        ({"paths": ["red/a"], "logits": np.array([["1", "2", "3"]])}, "must be real numbers, not <U1"),
+        ({"paths": ["red/a"], "logits": np.zeros((1, 3), complex)}, "must be real numbers, not complex128"),
+        ({"paths": ["red/a"], "probs": np.full((1, 3), 0.5)}, "probabilities of row 0 add up to 1.5"),
+        ({"paths": ["mozaic/intensity_level_1/red/a"], "logits": np.zeros((1, 3))}, "did you mean 'mosaic'"),
+        ({"paths": ["mosaic/intensity_level_7/red/a"], "logits": np.zeros((1, 3))}, "is no intensity"),
         ({"paths": [1], "logits": np.zeros((1, 3))}, "must be text"),
         ({"paths": ["a"], "logits": np.zeros((1, 3))}, "path 'a' is neither"),
         (
@@ -176,7 +185,7 @@ def test_stored_outputs_that_make_no_sense_are_refused(arrays, message, tmp_path
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     (tmp_path / "preds.npz").write_bytes(b"no archive")
-    with pytest.raises(InputError, match=r"are no \.npz"):
+    with pytest.raises(InputError, match=r"are no \.npz of plain arrays$"):
         evaluate_predictions(tmp_path / "preds.npz", MAPPER)
     with pytest.raises(InputError, match="does not exist"):
         evaluate_predictions(tmp_path / "other.npz", MAPPER)
@@ -212,6 +221,42 @@ def test_a_stray_folder_among_the_types_is_refused(root):
     (root / "clean").mkdir()
     with pytest.raises(InputError, match="clean holds no folders intensity_level_1"):
         evaluate_folder(classifier(), root, MAPPER)
+
+
+def test_types_and_intensities_that_there_are_not_are_refused(root):
+    write(root, "mozaic/intensity_level_1/red/x.png", "red")
+    with pytest.raises(InputError, match=r"unknown distortion 'mozaic' in .*did you mean 'mosaic'"):
+        find_labelled(root, MAPPER.names)
+    (root / "mozaic").rename(root / "stickers")
+    for name in ("intensity_level_7", "intensity_level_x", "more"):
+        write(root, f"stickers/{name}/red/x.png", "red")
+        with pytest.raises(InputError, match=f"'{name}' in .*stickers is no intensity"):
+            find_labelled(root, MAPPER.names)
+        (root / "stickers" / name).rename(root.parent / name)
+
+
+def test_the_folder_of_one_type_or_intensity_is_refused_with_the_one_to_name(root):
+    for place in (root / "mosaic", root / "mosaic/intensity_level_1"):
+        with pytest.raises(InputError, match=f"name the folder of all types, {root}$"):
+            find_labelled(place, MAPPER.names)
+
+
+def test_images_outside_superclass_folders_are_counted(root):
+    for name in ("x.png", "mosaic/x.png", "mosaic/intensity_level_3/x.png"):
+        write(root, name, "red")
+    with pytest.warns(UserWarning, match="3 images lie in no superclass folder"):
+        assert len(find_labelled(root, MAPPER.names)) == 6
+
+
+def test_broken_links_are_refused(root):
+    link = root / "mosaic/intensity_level_1/red/link.png"
+    link.symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"link\.png: broken link"):
+        find_labelled(root, MAPPER.names)
+    link.unlink()
+    (root / "mosaic/intensity_level_3/blue").symlink_to("nowhere")
+    with pytest.raises(InputError, match="blue is a broken link"):
+        find_labelled(root, MAPPER.names)
 
 
 def test_an_unreadable_image_stops_the_evaluation_with_its_name(root):
@@ -283,6 +328,21 @@ def test_exported_programs_and_torchscript_are_loaded(tmp_path):
         np.testing.assert_allclose(loaded.logits(images), expected, rtol=1e-5)
 
 
+def test_a_program_of_a_fixed_batch_size_is_given_full_batches(tmp_path, root):
+    program = torch.export.export(Brightest(), (torch.zeros(4, 3, 64, 64),))
+    torch.export.save(program, tmp_path / "four.pt2")
+    half = (0.5, 0.5, 0.5)
+    loaded = load_classifier(str(tmp_path / "four.pt2"), mean=half, std=half, size=64, device="cpu")
+    assert loaded.batch == 4
+    images = np.random.default_rng(0).integers(0, 256, (9, 64, 64, 3), dtype=np.uint8)
+    for count in (1, 4, 9):
+        expected = classifier().logits(images[:count])
+        np.testing.assert_allclose(loaded.logits(images[:count]), expected, rtol=1e-5)
+    assert (
+        evaluate_folder(loaded, root, MAPPER).cells() == evaluate_folder(classifier(), root, MAPPER).cells()
+    )
+
+
 def test_a_function_s_module_is_loaded_with_its_own_normalisation(monkeypatch, tmp_path):
     (tmp_path / "my_models.py").write_text(
         "import torch\n"
@@ -328,8 +388,13 @@ def test_checkpoints_that_are_missing_damaged_or_of_another_network_are_refused(
     with pytest.raises(InputError, match="does not exist"):
         load_classifier("timm:test_resnet,nowhere.pth")
     (tmp_path / "damaged.pth").write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(InputError, match="cannot be read as weights"):
+    with pytest.raises(
+        InputError, match="cannot be read as weights: it is damaged, or holds more than tensors"
+    ):
         load_classifier(f"timm:test_resnet,{tmp_path / 'damaged.pth'}")
+    (tmp_path / "junk.pt2").write_bytes(b"junk")
+    with pytest.raises(InputError, match="it is damaged, or of another kind"):
+        load_classifier(str(tmp_path / "junk.pt2"))
     with pytest.raises(InputError, match="does not fit timm's test_vit"):
         load_classifier(f"timm:test_vit,{path}")
 

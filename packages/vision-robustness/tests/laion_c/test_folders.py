@@ -215,23 +215,35 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(source, tmp_path):
     out = tmp_path / "out"
     for number in range(30):
         Image.fromarray(load_photograph("flower")[number:]).save(source / f"many{number}.bmp")
-    # Six cells an image give time to kill the process in between; jobs=1, so that no worker is orphaned.
+    # Six cells an image give time to kill the process in between.
+    config = ApplyConfig(("glitched", "vertical_lines"), (1, 2, 3))
     code = (
         "from hexad.vision_robustness.laion_c import ApplyConfig, apply_folder\n"
-        f"apply_folder({str(source)!r}, {str(out)!r}, ApplyConfig(('glitched', 'vertical_lines'), (1, 2, 3)))"
+        f"apply_folder({str(source)!r}, {str(out)!r}, {config!r}, jobs=2)"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 60
     while len(list(out.rglob("*.JPEG"))) < 20 and time.monotonic() < deadline:
         time.sleep(0.02)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    children = workers.read_text().split() if workers.exists() else []
     process.send_signal(signal.SIGKILL)
     process.wait()
+    while any(map(_runs, children)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(_runs, children)), "workers end with their parent"
     assert 0 < len(images_in(out)) < 33 * 6
-    config = ApplyConfig(("glitched", "vertical_lines"), (1, 2, 3))
     apply_folder(source, out, config)
     apply_folder(source, tmp_path / "straight", config)
-    visible = {name: data for name, data in tree(out).items() if not Path(name).name.startswith(".")}
-    assert visible == tree(tmp_path / "straight")
+    assert tree(out) == tree(tmp_path / "straight"), "temporary files are gone too"
+
+
+def _runs(pid: str) -> bool:
+    try:
+        # What has ended stays a zombie where nobody asks for its exit status.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_resumed_run_has_the_same_tiles_though_images_were_added(source, tmp_path):
@@ -346,13 +358,13 @@ def test_a_folder_with_other_files_is_refused_and_never_emptied(source, tmp_path
 
 def test_a_folder_of_other_settings_is_refused_and_replaced_with_overwrite(source, tmp_path):
     out = tmp_path / "out"
-    apply_folder(source, out, SMALL)
+    apply_folder(source, out, TILED)
     (out / "mine.txt").write_text("kept")
     before = tree(out)
     for other, message in (
-        (replace(SMALL, seed=5), "made with seed 0 instead of 5"),
-        (replace(SMALL, size="keep"), "made with size 'benchmark' instead of 'keep'"),
-        (replace(SMALL, tiles="packaged"), "made with tiles 'source' instead of 'packaged'"),
+        (replace(TILED, seed=5), "made with seed 0 instead of 5"),
+        (replace(TILED, size="keep"), "made with size 'benchmark' instead of 'keep'"),
+        (replace(TILED, tiles="packaged"), "made with tiles 'source' instead of 'packaged'"),
     ):
         with pytest.raises(InputError, match=message):
             apply_folder(source, out, other)

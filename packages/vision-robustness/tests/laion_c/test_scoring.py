@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from hexad.core.errors import InputError
 from hexad.vision_robustness.laion_c import SUPERCLASSES, SuperclassMapper, error_consistency, superclass_of
@@ -159,7 +160,7 @@ def test_nan_logits_are_refused_with_their_row(value):
 
 
 def test_logits_given_as_probabilities_are_refused():
-    with pytest.raises(InputError, match="scores_of_logits"):
+    with pytest.raises(InputError, match="if they are logits"):
         SuperclassMapper().scores(np.full((1, 1000), 2.0))
 
 
@@ -171,16 +172,41 @@ def test_logits_given_as_probabilities_are_refused():
         ({"a": "cat"}, "must list its classes"),
         ({"a": [1, 2], "b": [2]}, "class 2 is in 'a' and 'b'"),
         ({"a": [1, 1]}, "class 1 is in 'a' twice"),
-        ({"a": [1000]}, "class 1000 of a classifier of 1000"),
-        ({"a": [-1]}, "class -1 of"),
+        ({"a": ["n01440764", 1000]}, "class 1000 of a classifier of 1000"),
+        ({"a": [-1]}, "class -1; classes are numbered from 0"),
         ({"a": [1.5]}, "1.5, which is no class index"),
-        ({"a": ["tench"]}, "pass class_index"),
+        ({"a": ["tench"]}, "--class-index FILE"),
         ({"a": ["n99999999"]}, "unknown class 'n99999999'"),
     ],
 )
 def test_mappings_that_make_no_sense_are_refused(mapping, message):
     with pytest.raises(InputError, match=message):
         SuperclassMapper(mapping)
+
+
+def test_a_mapping_of_numbers_takes_its_width_from_the_logits():
+    mapper = SuperclassMapper({"animal": [2, 3, 4], "vehicle": [0, 1]})
+    assert mapper.predict(np.eye(10)[[3, 1]] * 9).tolist() == [0, 1]
+    np.testing.assert_allclose(mapper.scores(np.full((1, 10), 0.1)), 0.1)
+    assert SuperclassMapper().classes == 1000
+    with pytest.raises(InputError, match="superclass 'animal' lists class 4 of a classifier of 4 classes"):
+        mapper.predict(np.zeros((1, 4)))
+    with pytest.raises(InputError, match=r"must have shape \(batch, classes\), not \(10,\)"):
+        mapper.predict(np.zeros(10))
+
+
+def test_tensors_with_a_gradient_or_of_16_bits_are_scored():
+    logits = torch.zeros(2, 1000)
+    logits[:, 8] = 9
+    for tensor in (logits.clone().requires_grad_(), logits.bfloat16()):
+        assert SuperclassMapper().predict(tensor).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("index", [{"0": 5}, {"0": [5]}, {"cat": True}, {"cat": "0"}, {"cat": -1}])
+def test_a_class_index_that_makes_no_sense_is_refused(index, tmp_path):
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match="class index"):
+        SuperclassMapper({"a": ["cat"]}, tmp_path / "index.json")
 
 
 def test_a_mapping_file_that_is_missing_or_no_object_is_refused(tmp_path):

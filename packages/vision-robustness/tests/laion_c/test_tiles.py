@@ -37,7 +37,7 @@ def test_a_folder_s_unreadable_images_are_left_out_with_a_warning(folder, tmp_pa
     for path in folder.rglob("*.png"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "000.png").write_bytes(b"no image")
-    with pytest.warns(UserWarning, match=r"1 tile images left out.*000\.png"):
+    with pytest.warns(UserWarning, match=r"1 tile sources left out.*000\.png"):
         assert len(TileBank.from_folder(tmp_path, (16,))) == 109
 
 
@@ -96,7 +96,7 @@ def test_too_few_images_in_a_tile_folder_are_refused(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"no archive"])
 def test_a_file_that_is_no_bank_is_refused(content, tmp_path):
     (tmp_path / "bank.npz").write_bytes(content)
-    with pytest.raises(InputError, match="is no tile bank"):
+    with pytest.raises(InputError, match="damaged, or no bank"):
         TileBank.load(tmp_path / "bank.npz")
 
 

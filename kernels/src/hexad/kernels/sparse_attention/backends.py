@@ -22,7 +22,7 @@ PredictionBackend = Literal["auto", "native", "torch"]
 # Fastest first. The reference takes any call, so a choice always ends.
 _PREFERENCE: dict[str, tuple[Name, ...]] = {
     "cpu": ("native", "gather", "reference"),
-    "cuda": ("triton", "flex", "reference"),
+    "cuda": ("triton", "reference"),
 }
 
 
@@ -76,6 +76,8 @@ def _against_flex(call: Call) -> str | None:
         return "it has no INT8 scores (quantize)"
     if call.pv_threshold:
         return "it has no second filter (pv_threshold)"
+    if call.device == "cuda" and find_spec("triton") is None:
+        return "torch compiles it with triton, which is not installed"
     compilers = (os.environ.get("CXX", "c++"), "g++", "clang++")
     if call.device == "cpu" and not any(shutil.which(name) for name in compilers):
         return "torch compiles it with a C++ compiler, and none is on the PATH"
@@ -115,7 +117,8 @@ def choose(backend: Backend, call: Call) -> Name:
         reason = reason_against(name, call)
         if reason is None:
             if untold:
-                _warn_once(f"sparse attention runs on its {name!r} backend: " + "; ".join(untold))
+                slow = " (slow)" if name == "reference" else ""
+                _warn_once(f"sparse attention runs on its {name!r} backend{slow}: {'; '.join(untold)}")
             return name
         # Why there is no native code on this machine has been logged when it was looked for.
         if name != "native" or call.dtype == torch.float64:

@@ -126,7 +126,7 @@ def predict_block_mask(
             is_causal aligns the first ones, which differs where n_q < n_k. n_q > n_k is refused.
         scale: factor of the scores, d**-0.5 where None.
         theta: self-similarity in [-1, 1] above which a block may be judged by its mean; blocks below are
-            kept whole. 1 or more makes a head dense. One number or one a query head.
+            kept whole. 1 makes a head dense. One number or one a query head.
         tau: probability mass in [0, 1] to keep, one number or one a query head. None where topk is given.
         topk: share in [0, 1] of the key blocks to keep, one number or one a query head. Needs tau=None.
         attention_sink: always keep the first key block.

@@ -20,7 +20,7 @@ from hexad.kernels.sparse_attention.quantize import dequantize_tiles, quantize_t
 
 # Bytes of gathered keys and values at a time: enough for one call to busy every core, small enough to
 # stay in the shared cache between the copy and its use.
-GATHER_BYTES = 16 << 20
+GATHER_BYTES = 8 << 20
 
 
 def attend(
@@ -91,7 +91,8 @@ def _attend_to_tiles(
     first_tile = first_tile.repeat_interleave(q_blocks)
     tiles_a_call = max(1, GATHER_BYTES // (2 * block_k * d * q.element_size()))
 
-    out = torch.zeros_like(q_tiles)
+    # Every row keeps a tile, but under is_causal some keep none that is unmasked.
+    out = torch.zeros_like(q_tiles) if is_causal else torch.empty_like(q_tiles)
     log_sum = torch.full(q_tiles.shape[:2], float("-inf"), dtype=compute_dtype(q.dtype))
     diagonal = _diagonal(n_q, n_k, block_q, block_k) if is_causal else None
     unmasked = block_mask if diagonal is None else block_mask & ~diagonal.crosses

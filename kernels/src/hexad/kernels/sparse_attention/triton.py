@@ -213,5 +213,7 @@ def attend(
         QUANTIZED=quantize,
         FILTERED=pv_threshold is not None,
         MAX_START=RUNNING_MAX_START,
+        # What ptxas says for sm_80 and sm_90: with four warps the registers of a 128 x 64 tile spill.
+        num_warps=8 if block_q * max(d, d_v) >= 128 * 64 else 4,
     )
     return out, skipped.sum()

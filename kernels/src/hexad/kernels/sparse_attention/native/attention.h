@@ -174,7 +174,7 @@ class Attention {
       pieces.take(own.last_key, lanes);
       if (base) s.panels[p] = Panel<E>{shape, own};
     }
-    pieces.take(s.rows, rows * dims);
+    pieces.take(s.rows, std::max<int64_t>(rows, 2) * round_up(dims, kWidth));
     pieces.take(s.packs, 3 * rows * dims);
     pieces.take(s.kept, k_blocks);
     return {s, pieces.used()};
@@ -287,25 +287,26 @@ class Attention {
       // Pairs of keys side by side, [key pair][value dim]; AMX reads them with the value dim outermost.
       constexpr int T = E::kWeightTerms;
       const int pairs = shape.keys_a_tile / 2;
-      float* x = s.rows;
+      const int64_t row_floats = round_up(padded, kWidth);
       int32_t* packs = E::kAmx ? s.packs : reinterpret_cast<int32_t*>(out);
-      uint16_t* split = reinterpret_cast<uint16_t*>(s.rows + 2 * padded);  // [2][T][padded]
+      float *even = s.rows, *odd = even + row_floats;
+      std::fill_n(even, 2 * row_floats, 0.0f);
       for (int p = 0; p < pairs; ++p) {
         for (int side = 0; side < 2; ++side) {
-          uint16_t* to = split + side * T * padded;
+          float* x = side ? odd : even;
           const int r = 2 * p + side;
-          if (r < count) {
-            std::fill(x + dim, x + padded, 0.0f);
+          if (r < count)
             finite &= read_checked(row + r * row_bytes, c.dtype, dim, x);
-            split_row<T>(x, padded, to, padded);
-          } else {
-            std::fill_n(to, T * padded, uint16_t(0));
-          }
+          else
+            std::fill_n(x, dim, 0.0f);
         }
-        for (int t = 0; t < T; ++t) {
-          const uint16_t *even = split + t * padded, *odd = split + (T + t) * padded;
-          int32_t* pack = packs + (t * pairs + p) * padded;
-          for (int i = 0; i < padded; ++i) pack[i] = int32_t(uint32_t(even[i]) | uint32_t(odd[i]) << 16);
+        for (int i = 0; i < padded; i += kWidth) {
+          VecU first[T];
+          split<T>(load(even + i), [&](int t, VecU term) { first[t] = term >> 16; });
+          split<T>(load(odd + i), [&](int t, VecU term) {
+            const VecU pack = term | first[t];
+            std::memcpy(packs + (t * pairs + p) * padded + i, &pack, std::min(padded - i, kWidth) * 4);
+          });
         }
       }
       if constexpr (E::kAmx)

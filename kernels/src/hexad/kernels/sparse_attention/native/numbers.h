@@ -87,10 +87,28 @@ inline void write_row(const float* x, int n, T* out) {
 }
 
 // x as a sum of `Terms` bfloat16 numbers, each the rounded remainder of those before it: three carry the 24
-// bits of a float32, two carry 16. Term t of element i goes to out[t * term_stride + i].
+// bits of a float32, two carry 16. `store_term(t, bits)` takes each with its bits in the upper half.
+template <int Terms, class Store>
+inline void split(VecF x, Store store_term) {
+  for (int t = 0; t < Terms; ++t) {
+    const VecU u = (VecU)x;
+    const VecU term = (u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u;
+    store_term(t, term);
+    x -= (VecF)term;
+  }
+}
+
+// Term t of element i goes to out[t * term_stride + i].
 template <int Terms>
 inline void split_row(const float* x, int n, uint16_t* out, ptrdiff_t term_stride) {
-  for (int i = 0; i < n; ++i) {
+  typedef uint16_t Half __attribute__((vector_size(2 * kWidth)));
+  int i = 0;
+  for (; i + kWidth <= n; i += kWidth)
+    split<Terms>(load(x + i), [&](int t, VecU term) {
+      const Half bits = __builtin_convertvector(term >> 16, Half);
+      std::memcpy(out + t * term_stride + i, &bits, sizeof bits);
+    });
+  for (; i < n; ++i) {
     float rest = x[i];
     for (int t = 0; t < Terms; ++t) {
       const uint16_t term = round_to_bfloat16(rest);

@@ -24,6 +24,9 @@ struct Engine {
   typedef std::conditional_t<std::is_same_v<Key, int8_t>, int32_t, float> Score;
   static constexpr int kKeyTerms = KeyTermCount, kWeightTerms = WeightTermCount, kDegree = ExpDegree;
   static constexpr bool kAmx = UseAmx;
+  // Whether the matrix unit sums each step by itself, from zero. A float32 sum of thousands of terms loses digits
+  // that sums of sums keep; formats of fewer bits do not see the difference.
+  static constexpr bool kSumsOfSums = WeightTermCount == 3;
   static constexpr int kKeyPack = 4 / sizeof(Key), kWeightPack = 4 / sizeof(Weight);
   // AMX works on 32 lanes, 32 keys or head dims and 64-byte steps at a time; packed operands are zero-padded.
   static constexpr int kLaneMultiple = kAmx ? 32 : kWidth;
@@ -198,7 +201,7 @@ struct Panel {
       VecI last[V];
       for (int v = 0; v < V; ++v) {
         reference[v] = load(buffer.reference + lane + v * kWidth);
-        sum[v] = load(buffer.sum + lane + v * kWidth);
+        sum[v] = VecF{};
         if constexpr (Masked) last[v] = load(buffer.last_key + lane + v * kWidth) - int32_t(tile.first_key);
       }
       auto weight = [&](int r, int v) {
@@ -224,7 +227,10 @@ struct Panel {
             encode_pair(even, VecF{}, weights + r * lanes + lane + v * kWidth);
           }
       }
-      for (int v = 0; v < V; ++v) store(buffer.sum + lane + v * kWidth, sum[v]);
+      for (int v = 0; v < V; ++v) {
+        float* total = buffer.sum + lane + v * kWidth;
+        store(total, load(total) + sum[v]);
+      }
     });
   }
 
@@ -251,7 +257,7 @@ struct Panel {
       for (int d = 0; d < shape.value_dims; d += 32)
         for (int lane = 0; lane < lanes; lane += 32) {
           float* out = buffer.output + d * lanes + lane;
-          if (output_is_empty)
+          if (output_is_empty || E::kSumsOfSums)
             amx_clear();
           else
             amx_load(out, lanes);
@@ -260,7 +266,15 @@ struct Panel {
             amx_add<E::kWeightTerms, false>(tile.values + d * tile.value_row, tile.value_row, tile.value_term,
                                             tile_weights(entered[e]) + lane, lanes, weight_term(), steps);
           }
-          amx_store(out, lanes);
+          if (output_is_empty || !E::kSumsOfSums) {
+            amx_store(out, lanes);
+            continue;
+          }
+          alignas(64) float partial[32 * 32];
+          amx_store(partial, 32);
+          for (int r = 0; r < 32; ++r)
+            for (int at = 0; at < 32; at += kWidth)
+              store(out + r * lanes + at, load(out + r * lanes + at) + load(partial + r * 32 + at));
         }
 #endif
     } else {

@@ -64,20 +64,28 @@ class Prediction {
 #else
       char* own = scratch;
 #endif
-      // Head by head, and with the same share of it for a thread in both passes, so that the second finds the
-      // keys in the cache.
-      for (int64_t head = 0; head < k_heads; ++head) {
-        if (c.smooth_k) {
-#pragma omp for schedule(static)
-          for (int64_t chunk = 0; chunk < chunks; ++chunk) sum_keys(head, chunk, own);
-#pragma omp single
-          finish_mean(head);
+      if (k_heads >= threads) {
+        // A thread takes a whole head, whose keys are still in its cache when it pools them.
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t head = 0; head < k_heads; ++head) {
+          if (c.smooth_k) {
+            for (int64_t chunk = 0; chunk < chunks; ++chunk) sum_keys(head, chunk, own);
+            finish_mean(head);
+          }
+          for (int64_t j = 0; j < k_blocks; ++j)
+            if (!pool_keys(head, j, own)) nonfinite |= 2;
         }
-#pragma omp for schedule(static) nowait
-        for (int64_t j = 0; j < k_blocks; ++j)
-          if (!pool_keys(head, j, own)) nonfinite |= 2;
+      } else {
+        if (c.smooth_k) {
+#pragma omp for schedule(dynamic, 1)
+          for (int64_t at = 0; at < k_heads * chunks; ++at) sum_keys(at / chunks, at % chunks, own);
+#pragma omp for schedule(static)
+          for (int64_t head = 0; head < k_heads; ++head) finish_mean(head);
+        }
+#pragma omp for schedule(dynamic, 4)
+        for (int64_t at = 0; at < k_heads * k_blocks; ++at)
+          if (!pool_keys(at / k_blocks, at % k_blocks, own)) nonfinite |= 2;
       }
-#pragma omp barrier
 #pragma omp for schedule(dynamic, 4)
       for (int64_t at = 0; at < q_heads * q_blocks; ++at)
         if (!judge_row(at / q_blocks, at % q_blocks, own)) nonfinite |= 1;

@@ -70,20 +70,20 @@ inline void product_block(const char* a, ptrdiff_t a_row, ptrdiff_t a_step, cons
                           int steps, const int32_t* start, bool accumulate, Scalar* c) {
   typename Dot::Sum sum[Rows][Vectors];
   for (int r = 0; r < Rows; ++r)
-    for (int v = 0; v < Vectors; ++v) {
-      if (accumulate)
-        sum[r][v] = load(c + r * lanes + v * kWidth);
-      else
-        sum[r][v] = start ? (typename Dot::Sum)splat(start[r]) : typename Dot::Sum{};
-    }
+    for (int v = 0; v < Vectors; ++v)
+      sum[r][v] = start ? (typename Dot::Sum)splat(start[r]) : typename Dot::Sum{};
   for (int s = 0; s < steps; ++s) {
     VecI lane[Vectors];
     for (int v = 0; v < Vectors; ++v) lane[v] = load(b + s * lanes + v * kWidth);
     for (int r = 0; r < Rows; ++r)
       for (int v = 0; v < Vectors; ++v) sum[r][v] = Dot::add(sum[r][v], a + r * a_row + s * a_step, lane[v]);
   }
+  // What is already there is added last: a float32 sum of thousands of terms loses digits, sums of sums do not.
   for (int r = 0; r < Rows; ++r)
-    for (int v = 0; v < Vectors; ++v) store(c + r * lanes + v * kWidth, sum[r][v]);
+    for (int v = 0; v < Vectors; ++v) {
+      Scalar* at = c + r * lanes + v * kWidth;
+      store(at, accumulate ? load(at) + sum[r][v] : sum[r][v]);
+    }
 }
 
 // c[rows][lanes] (+)= a . b; `start`, where given, holds the first summand of each row. `lanes` is both the

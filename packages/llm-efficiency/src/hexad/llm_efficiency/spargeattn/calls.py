@@ -33,7 +33,10 @@ def save_call(call: AttentionCall, path: str | os.PathLike[str]) -> None:
     metadata = {"is_causal": "true" if call.is_causal else "false"}
     if call.scale is not None:
         metadata["scale"] = repr(float(call.scale))
-    tensors = {name: getattr(call, name).detach().cpu().contiguous() for name in ("q", "k", "v")}
+    tensors = {
+        name: getattr(call, name).detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name in ("q", "k", "v")
+    }
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata=metadata)
 

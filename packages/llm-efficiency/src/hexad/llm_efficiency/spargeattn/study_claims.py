@@ -14,6 +14,7 @@ PHOTOGRAPH_CLAIMS = (
         arm="sparge",
         direction="at least",
         threshold=0.85,
+        cases="photo/*",
         presets=JUDGED,
     ),
     Claim(
@@ -23,6 +24,7 @@ PHOTOGRAPH_CLAIMS = (
         arm="sparge",
         direction="at most",
         threshold=0.02,
+        cases="photo/*",
         presets=JUDGED,
     ),
     *(
@@ -33,7 +35,7 @@ PHOTOGRAPH_CLAIMS = (
             arm="sparge",
             direction="at most",
             threshold=0.35,
-            cases=f"{name}/*",
+            cases=f"photo/{name}/*",
             presets=JUDGED,
         )
         for name in PHOTOGRAPHS
@@ -46,6 +48,7 @@ PHOTOGRAPH_CLAIMS = (
         baseline="row-major",
         direction="at least",
         threshold=0.4,
+        cases="photo/*",
         presets=JUDGED,
     ),
     *(
@@ -56,7 +59,7 @@ PHOTOGRAPH_CLAIMS = (
             arm="sparge",
             direction="at least",
             threshold=times,
-            cases=f"*/{tokens}",
+            cases=f"photo/*/{tokens}",
             presets=presets,
         )
         for tokens, times, presets in ((4096, 1.5, JUDGED), (16384, 3.0, FULL))
@@ -70,7 +73,7 @@ PHOTOGRAPH_CLAIMS = (
         relation="ratio",
         direction="at least",
         threshold=1.0,
-        cases="*/16384",
+        cases="photo/*/16384",
         presets=FULL,
     ),
     Claim(
@@ -82,7 +85,7 @@ PHOTOGRAPH_CLAIMS = (
         relation="ratio",
         direction="at least",
         threshold=5.0,
-        cases="china/16384",
+        cases="photo/china/16384",
         presets=FULL,
     ),
     *(
@@ -95,6 +98,7 @@ PHOTOGRAPH_CLAIMS = (
             relation="ratio",
             direction="at most",
             threshold=0.5,
+            cases="photo/*",
             presets=JUDGED,
         )
         for arm, what in (
@@ -109,6 +113,7 @@ PHOTOGRAPH_CLAIMS = (
         arm="tuned",
         direction="at most",
         threshold=0.02,
+        cases="photo/*",
         presets=FULL,
     ),
     Claim(
@@ -119,6 +124,7 @@ PHOTOGRAPH_CLAIMS = (
         baseline="sparge",
         direction="at most",
         threshold=0.01,
+        cases="photo/*",
         presets=JUDGED,
     ),
 )

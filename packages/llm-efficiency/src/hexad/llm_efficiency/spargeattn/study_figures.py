@@ -7,7 +7,7 @@ import polars as pl
 
 from hexad.core.plots import COLOURS, new_figure
 from hexad.core.studies import Results
-from hexad.llm_efficiency.spargeattn.study_photographs import PHOTOGRAPHS
+from hexad.llm_efficiency.spargeattn.study_photographs import PHOTOGRAPHS, photograph_case
 from hexad.llm_efficiency.spargeattn.variants import Config
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def pictures(results: Results) -> "Figure | None":
         task = denoising_task(name, side)
         shown = [("noisy", task.noisy.clamp(0, 1).numpy(), task.psnr(task.v))]
         for arm in arms:
-            value = _value(results, arm, "psnr", f"{name}/{side * side}")
+            value = _value(results, arm, "psnr", photograph_case(name, side))
             stored = _stored(results, arm, name, side)
             assert stored is not None
             shown.append((TITLES[arm], stored["image"], value))

@@ -24,6 +24,11 @@ PHOTOGRAPHS = ("china", "flower")
 LARGE_PHOTOGRAPH = "china"
 
 
+def photograph_case(name: str, side: int, large: bool = False) -> str:
+    """The name of a case, such as `photo/china/16384`; the large one has its own, apart from the claims."""
+    return f"{'large' if large else 'photo'}/{name}/{side * side}"
+
+
 @functools.lru_cache(maxsize=6)
 def _task(name: str, side: int, seed: int) -> tuple[DenoisingTask, Tensor]:
     """A photograph and its dense output, shared by the arms of one seed."""
@@ -69,8 +74,8 @@ def _sparse_call(variant: Variant, task: DenoisingTask, seed: int) -> Callable[[
 def measure_photograph(trial: Trial, variant: Variant, name: str, side: int) -> Iterator[Measurement]:
     """Error, quality, sparsity and, where wanted, speed of one variant on one photograph."""
     config: Config = trial.config
-    case = f"{name}/{side * side}"
     large = side == config.large_side
+    case = photograph_case(name, side, large)
     task, dense = _task(name, side, trial.seed)
     if variant.params is None:
         yield Measurement("psnr", task.psnr(dense), case)

@@ -114,6 +114,8 @@ def apply(
         _print_json(dataclasses.asdict(summary) | {"folder": str(summary.folder)})
     else:
         kept = f" ({summary.kept} were there)" if summary.kept else ""
+        if summary.removed:
+            stdout.print(f"{summary.removed} outdated images removed")
         stdout.print(
             f"{summary.written} images written{kept} from {summary.images} sources to {target}",
             soft_wrap=True,
@@ -126,7 +128,8 @@ def apply(
         if summary.alpha:
             stdout.print(f"alpha of {summary.alpha} images was composited on white")
     if summary.skipped:
-        stderr.print(f"{len(summary.skipped)} of {summary.images} images could not be read", style="yellow")
+        plural = "" if len(summary.skipped) == 1 else "s"
+        stderr.print(f"{len(summary.skipped)} source{plural} could not be read", style="yellow")
         raise typer.Exit(1)
 
 
@@ -172,7 +175,10 @@ def evaluate(
         hexad vision-robustness laion-c evaluate --preds preds.npz
     """
     if (model is None) == (preds is None):
-        raise InputError("give either --model with a folder, or --preds")
+        raise InputError(
+            "give either a folder and --model (timm:NAME,CHECKPOINT; FILE.pt2; a TorchScript file; or "
+            "package.module:function), or --preds FILE.npz"
+        )
     if (root is None) == (model is not None):
         raise InputError(
             "--model needs a labelled folder"
@@ -181,13 +187,18 @@ def evaluate(
         )
     from hexad.core.files import writable_folder
     from hexad.vision_robustness.laion_c.evaluate import evaluate_folder, evaluate_predictions
+    from hexad.vision_robustness.laion_c.folders import check_place
     from hexad.vision_robustness.laion_c.scoring import SuperclassMapper
     from hexad.vision_robustness.laion_c.superclasses import SUPERCLASSES
 
     mapper = SuperclassMapper(SUPERCLASSES if mapping is None else mapping, class_index)
+    for folder in (root, clean):
+        if folder is not None and out.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"report folder {out} lies in {folder}, which is scored; name another by --out")
+    # Known before the images are classified, not after.
+    check_place(out, "report folder")
     if preds is not None:
         evaluation = evaluate_predictions(preds, mapper)
-        writable_folder(out, "report folder")
     else:
         from hexad.vision_robustness.laion_c.models import load_classifier
 
@@ -197,9 +208,7 @@ def evaluate(
         classifier = load_classifier(
             model, mean=_triple("--mean", mean), std=_triple("--std", std), size=input_size, device=device
         )
-        # Known before the images are classified, not after.
-        writable_folder(out, "report folder")
-        with progress_bar(stderr, quiet=as_json) as bar:
+        with progress_bar(stderr, quiet=as_json) as bar, warnings_as_lines(stderr):
             task = bar.add_task("classifying", total=None)
             evaluation = evaluate_folder(
                 classifier,
@@ -209,6 +218,7 @@ def evaluate(
                 batch_size=batch_size,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
+    writable_folder(out, "report folder")
     files = evaluation.write(out)
     summary = evaluation.summary()
     if as_json:
@@ -230,6 +240,7 @@ def preview(
 
     from hexad.core.files import atomic_path, writable_folder
     from hexad.vision_robustness.laion_c.figures import contact_sheet
+    from hexad.vision_robustness.laion_c.folders import check_place
     from hexad.vision_robustness.laion_c.images import read_image
     from hexad.vision_robustness.laion_c.tile_sources import make_bank
 
@@ -237,14 +248,15 @@ def preview(
         raise InputError(f"the picture is written as .png, not {target.name!r}")
     if target.resolve() == image.resolve():
         raise InputError(f"{target} is the input itself; name another file")
+    check_place(target.parent, "folder")
     pixels, _ = read_image(check_file(image, "image"))
-    writable_folder(target.parent, "folder")
     with progress_bar(stderr) as bar, warnings_as_lines(stderr):
         task = bar.add_task("distorting", total=None)
         bank, described = make_bank(tiles, image.parent, [image])
         sheet = contact_sheet(
             pixels, bank, seed, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
+    writable_folder(target.parent, "folder")
     with atomic_path(target) as temporary:
         Image.fromarray(sheet).save(temporary, "PNG")
     stdout.print(f"{target} written; tiles: {described['count']} {described['from']}", soft_wrap=True)
@@ -258,18 +270,20 @@ def save_tiles(
 ) -> None:
     """Make a bank of tiles once, for --tiles."""
     from hexad.core.files import writable_folder
+    from hexad.vision_robustness.laion_c.folders import check_place
     from hexad.vision_robustness.laion_c.tiles import TileBank
 
     if target.suffix != ".npz":
         raise InputError(f"a tile bank is saved as .npz, not {target.name!r}")
     if limit < 1:
         raise InputError(f"--limit is {limit}; it must be at least 1")
-    writable_folder(target.parent, "folder")
+    check_place(target.parent, "folder")
     with progress_bar(stderr) as bar, warnings_as_lines(stderr):
         task = bar.add_task("reading", total=100)
         bank = TileBank.from_folder(
             source, limit=limit, progress=lambda part: bar.update(task, completed=round(100 * part))
         )
+    writable_folder(target.parent, "folder")
     bank.save(target)
     stdout.print(f"{target}: {len(bank)} tiles of {', '.join(map(str, bank.sizes))} pixels", soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -148,6 +148,9 @@ def evaluate_folder(
     Raises:
         InputError: a folder has another layout, an image cannot be read, or the network's output is not
             what the mapper wants.
+
+    Warns:
+        UserWarning: images lie in no superclass folder; they are not scored.
     """
     mapper = mapper or SuperclassMapper()
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -176,7 +179,8 @@ def evaluate_predictions(path: str | Path, mapper: SuperclassMapper | None = Non
         mapper: superclasses; default the 16 of LAION-C.
 
     Raises:
-        InputError: the file lacks an array, shapes disagree, a path names no superclass, or a value is NaN.
+        InputError: the file lacks an array, shapes disagree, a path is there twice or names no type, level or
+            superclass, or the values are no logits or probabilities.
     """
     mapper = mapper or SuperclassMapper()
     file = check_file(path, "predictions")
@@ -184,19 +188,28 @@ def evaluate_predictions(path: str | Path, mapper: SuperclassMapper | None = Non
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:
-        # numpy raises whatever the damage leads to.
-        raise InputError(f"predictions {file} are no .npz of plain arrays ({error})") from None
+        # numpy raises whatever the damage leads to; its words advise to load the file all the same.
+        raise InputError(f"predictions {file} are damaged, or are no .npz of plain arrays") from error
     values = [name for name in ("logits", "probs") if name in arrays]
     if "paths" not in arrays or len(values) != 1:
         raise InputError(
-            f"predictions {file} must hold `paths` and either `logits` or `probs`, not {', '.join(arrays)}"
+            f"predictions {file} must hold `paths` and either `logits` or `probs`; "
+            f"they hold {', '.join(arrays) or 'no array'}"
         )
     paths, outputs = arrays["paths"], arrays[values[0]]
-    if paths.ndim != 1 or paths.dtype.kind != "U" or not len(paths) or len(paths) != len(outputs):
+    if paths.size == 0:
+        raise InputError(f"predictions {file} list no image")
+    if paths.ndim != 1 or paths.dtype.kind != "U":
+        raise InputError(f"`paths` of {file} must be text of shape (n,), not {paths.dtype} of {paths.shape}")
+    if outputs.ndim != 2 or len(outputs) != len(paths):
         raise InputError(
-            f"`paths` of {file} must be text of shape ({len(outputs)},), not {paths.dtype} of {paths.shape}"
+            f"`{values[0]}` of {file} must have shape ({len(paths)}, classes), one row a path, "
+            f"not {outputs.shape}"
         )
     images = tuple(parse_name(name, mapper.names) for name in paths.tolist())
+    name, times = Counter(image.name for image in images).most_common(1)[0]
+    if times > 1:
+        raise InputError(f"predictions {file} list the path {name!r} {times} times")
     scores = mapper.scores_of_logits if values[0] == "logits" else mapper.scores
     return Evaluation(file.stem, mapper.names, images, scores(outputs).argmax(axis=1))
 

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from hexad.core.data import file_hash
 from hexad.core.errors import InputError
 from hexad.core.files import writable_folder
 from hexad.core.validation import check_folder
+from hexad.vision_robustness.laion_c.distortions import DISTORTIONS
 from hexad.vision_robustness.laion_c.images import find_images
+from hexad.vision_robustness.laion_c.levels import LEVELS
 from hexad.vision_robustness.laion_c.manifest import TILES_NAME, Manifest, open_manifest
+from hexad.vision_robustness.laion_c.names import output_name, output_stems
 from hexad.vision_robustness.laion_c.tile_sources import make_bank
 from hexad.vision_robustness.laion_c.tiles import TileBank
-from hexad.vision_robustness.laion_c.workers import SUFFIXES, ApplyConfig, Cell, Job, Runner
+from hexad.vision_robustness.laion_c.workers import SUFFIXES, ApplyConfig, Cell, Done, Job, Runner
 
 
 @dataclass
@@ -24,7 +27,8 @@ class ApplySummary:
         images: number of images found.
         written: outputs made in this run.
         kept: outputs that an earlier run had made.
-        skipped: why an image could not be read, by its path below the input folder.
+        removed: outputs of an earlier run that were deleted, since their image is gone or has changed.
+        skipped: why an image, link or folder could not be read, by its path below the input folder.
         alpha: images whose alpha was composited on white in this run.
         tiles: where the tiles came from, or None.
         folder: the output folder.
@@ -34,6 +38,7 @@ class ApplySummary:
     folder: Path
     written: int = 0
     kept: int = 0
+    removed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     alpha: int = 0
     tiles: dict[str, Any] | None = None
@@ -52,8 +57,9 @@ def apply_folder(
     """Distort every image below `source` into `target/<type>/intensity_level_<level>/<its folders>/`.
 
     Each output is written whole or not at all, and named `<stem>_<type>_<level>.JPEG`. A second call with the
-    same settings makes only what is missing or changed; other types and levels may be added so. An image that
-    cannot be read is skipped and named in the summary.
+    same settings makes only what is missing or changed; other types and levels may be added so. The outputs
+    of an image that is gone or has changed are deleted. What cannot be read is skipped and named in the
+    summary. One run at a time may write to a folder.
 
     Args:
         source: folder of images; nothing in it is written.
@@ -73,122 +79,171 @@ def apply_folder(
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"jobs is {jobs!r}; it must be an integer of at least 1")
     source, target = check_folder(source, "input folder"), Path(target)
-    inside, outside = source.resolve(), target.resolve()
-    if outside.is_relative_to(inside) or inside.is_relative_to(outside):
-        raise InputError(
-            f"output folder {target} and input folder {source} must lie beside each other, none in the other"
-        )
-    images = find_images(source)
+    _check_apart(source, target, {source})
+    missed: dict[Path, str] = {}
+    images = find_images(source, missed)
+    _check_apart(source, target, {path.parent for path in images})
+    unread = {path.relative_to(source).as_posix(): reason for path, reason in sorted(missed.items())}
+    if strict and unread:
+        name, reason = next(iter(unread.items()))
+        raise InputError(f"{source / name}: {reason}; without --strict it is skipped")
     manifest = open_manifest(target, config.settings, overwrite=overwrite)
-    outputs = _output_names([path.relative_to(source) for path in images], SUFFIXES[config.format])
+    sources = [path.relative_to(source).as_posix() for path in images]
+    gone = [] if overwrite else _gone(manifest, sources, unread)
+    check_place(target, "output folder")
+    total = len(images) * len(config.types) * len(config.levels)
+    bank = None
+    if config.needs_tiles:
+        before = None if overwrite else manifest.tiles
+        bank = _make_tiles(
+            target, before, config.tiles, source, images, lambda part: progress(0, total, f"tiles {part:.0%}")
+        )
+
+    # All is checked: from here on files are touched.
     writable_folder(target, "output folder")
     if overwrite:
         manifest.remove_outputs()
-    total = len(images) * len(config.types) * len(config.levels)
-    summary = ApplySummary(len(images), target)
-    if config.needs_tiles:
-        _prepare_tiles(manifest, config, source, images, lambda part: progress(0, total, f"tiles {part:.0%}"))
-    summary.tiles = manifest.tiles
+    summary = ApplySummary(len(images), target, skipped=dict(unread))
+    summary.removed = sum(len(manifest.forget(name)) for name in gone)
+    if bank is not None:
+        manifest.tiles = bank[1]
+        bank[0].save(target / TILES_NAME)
+    summary.tiles = manifest.tiles if config.needs_tiles else None
+    suffix = SUFFIXES[config.format]
+    recorded = {name: next(iter(record["outputs"]), "") for name, record in manifest.images.items()}
+    stems = output_stems(sources, recorded, suffix)
+    if not manifest.complete:
+        manifest.remove_leftovers(
+            output_name(stem, name, level, suffix)
+            for stem in stems.values()
+            for name in DISTORTIONS
+            for level in LEVELS
+        )
     manifest.write(complete=False)
     # What was skipped before is tried again: the file may have been mended.
-    manifest.skipped.clear()
+    manifest.skipped = dict(unread)
+
+    def record(done: Done) -> None:
+        if done.error:
+            manifest.skipped[done.job.source] = summary.skipped[done.job.source] = done.error
+        else:
+            manifest.add(done.job.source, done.job.sha256, done.outputs)
+            summary.written += len(done.outputs)
+            summary.alpha += done.alpha
+
+    runner = Runner(config, source, target, jobs)
     try:
-        with Runner(config, source, target, jobs) as runner:
-            for done in runner.run(_plan(config, source, images, outputs, manifest, summary)):
-                if done.error:
-                    if strict:
-                        raise InputError(f"{done.error}; without --strict it is skipped")
-                    manifest.skipped[done.job.source] = summary.skipped[done.job.source] = done.error
-                else:
-                    manifest.add(done.job.source, done.job.sha256, done.outputs)
-                    summary.written += len(done.outputs)
-                    summary.alpha += done.alpha
+        with runner:
+            for done in runner.run(_plan(config, source, images, stems, manifest, summary)):
+                record(done)
+                if strict and done.error:
+                    raise InputError(
+                        f"{source / done.job.source}: {done.error}; without --strict it is skipped"
+                    )
                 manifest.write_now_and_then()
-                cells = len(config.types) * len(config.levels)
-                finished = summary.written + summary.kept + cells * len(summary.skipped)
+                failed = len(summary.skipped) - len(unread)
+                finished = summary.written + summary.kept + failed * len(config.types) * len(config.levels)
                 progress(finished, total, done.job.source)
     except BaseException:
+        for done in runner.unreported():
+            record(done)
         manifest.write(complete=False)
         raise
     manifest.write(complete=not summary.skipped)
     return summary
 
 
-def _output_names(relatives: list[Path], suffix: str) -> dict[str, Callable[[str, int], str]]:
-    """For each source, the function that names its outputs; two sources never share a name."""
-    stems: dict[PurePosixPath, int] = {}
-    for path in relatives:
-        stem = PurePosixPath(path.with_suffix("").as_posix())
-        stems[stem] = stems.get(stem, 0) + 1
+def check_place(folder: Path, what: str) -> None:
+    """Prove that a folder can be made, or written where it exists, and leave no trace.
 
-    def namer(path: Path) -> Callable[[str, int], str]:
-        stem = path.stem
-        if stems[PurePosixPath(path.with_suffix("").as_posix())] > 1:
-            # a.jpg and a.png lie side by side
-            stem = f"{stem}_{path.suffix[1:]}"
-        folder = PurePosixPath(path.parent.as_posix())
-        return lambda name, level: str(
-            PurePosixPath(name, f"intensity_level_{level}") / folder / f"{stem}_{name}_{level}{suffix}"
+    Raises:
+        InputError: it cannot.
+    """
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    writable_folder(place, what)
+
+
+def _check_apart(source: Path, target: Path, folders: set[Path]) -> None:
+    """Raise where one of the input's folders, linked or not, is in the output folder or around it."""
+    outside = target.resolve()
+    for folder in folders:
+        inside = folder.resolve()
+        if outside.is_relative_to(inside) or inside.is_relative_to(outside):
+            raise InputError(
+                f"output folder {target} and input folder {source} must lie beside each other, "
+                "none in the other"
+            )
+
+
+def _gone(manifest: Manifest, sources: list[str], unread: dict[str, str]) -> list[str]:
+    """The images that the manifest lists and the input folder no longer holds, as far as it can be read."""
+    there = set(sources)
+    # An image below a folder that cannot be read at the moment is not gone.
+    hidden = (*unread, *(f"{name}/" for name in unread))
+    gone = [name for name in manifest.images if name not in there and not name.startswith(hidden)]
+    if gone and len(gone) == len(manifest.images):
+        raise InputError(
+            f"{manifest.folder} was made from other images, such as {gone[0]}; name another folder, "
+            "or pass --overwrite"
         )
-
-    namers = {path.as_posix(): namer(path) for path in relatives}
-    seen: dict[str, str] = {}
-    for relative, name_of in namers.items():
-        # On a file system that ignores case, a.jpg and A.jpg would meet too.
-        name = name_of("mosaic", 1).lower()
-        if name in seen:
-            raise InputError(f"{seen[name]} and {relative} would be written to the same file; rename one")
-        seen[name] = relative
-    return namers
+    return gone
 
 
-def _prepare_tiles(
-    manifest: Manifest,
-    config: ApplyConfig,
+def _make_tiles(
+    target: Path,
+    before: dict[str, Any] | None,
+    tiles: str,
     source: Path,
     images: list[Path],
     progress: Callable[[float], Any],
-) -> None:
-    """Make the bank, and keep it beside the manifest, so that a resumed run has the same tiles."""
-    saved = manifest.folder / TILES_NAME
-    if manifest.tiles is not None and saved.is_file():
+) -> tuple[TileBank, dict[str, Any]] | None:
+    """The bank and its description, or None where the one that is kept beside the manifest serves."""
+    saved = target / TILES_NAME
+    if before is not None and saved.is_file():
         try:
-            if TileBank.load(saved).digest() == manifest.tiles["sha256"]:
-                return
+            if TileBank.load(saved).digest() == before["sha256"]:
+                return None
         except InputError:
             # Damaged: it is made anew below, and must come out the same.
             pass
-    bank, described = make_bank(config.tiles, source, images, progress)
-    if manifest.tiles is not None and manifest.tiles["sha256"] != described["sha256"]:
+    bank, described = make_bank(tiles, source, images, progress)
+    if before is not None and before["sha256"] != described["sha256"]:
         raise InputError(
-            f"the tiles ({described['from']}) are not those that {manifest.folder} was begun with "
-            f"({manifest.tiles['from']}); name another folder, or pass --overwrite"
+            f"the tiles ({described['from']}) are not those that {target} was begun with "
+            f"({before['from']}); name another folder, or pass --overwrite"
         )
-    manifest.tiles = described
-    bank.save(saved)
+    return bank, described
 
 
 def _plan(
     config: ApplyConfig,
     source: Path,
     images: list[Path],
-    outputs: dict[str, Callable[[str, int], str]],
+    stems: dict[str, str],
     manifest: Manifest,
     summary: ApplySummary,
 ) -> Iterator[Job]:
     """A job for each image that is not finished; the others are counted as kept."""
+    suffix = SUFFIXES[config.format]
     for path in images:
         relative = path.relative_to(source).as_posix()
         try:
             sha256 = file_hash(path)
         except OSError as error:
+            # The worker says why; what an earlier run made of it stays.
             sha256 = f"unread: {error}"
-        finished = manifest.finished(relative, sha256)
         cells = [
-            Cell(name, level, outputs[relative](name, level))
+            Cell(name, level, output_name(stems[relative], name, level, suffix))
             for name in config.types
             for level in config.levels
         ]
+        before = manifest.images.get(relative)
+        if before and before["sha256"] != sha256 and not sha256.startswith("unread"):
+            # What is made anew below is not counted.
+            summary.removed += len(manifest.forget(relative) - {cell.output for cell in cells})
+        finished = manifest.finished(relative, sha256)
         todo = tuple(cell for cell in cells if cell.output not in finished)
         summary.kept += len(cells) - len(todo)
         if todo:

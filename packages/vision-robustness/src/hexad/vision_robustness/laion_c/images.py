@@ -4,6 +4,7 @@ The benchmark's frame is torchvision's Resize(256) and CenterCrop(224) on a PIL 
 of LAION-C but the mosaic starts from.
 """
 
+import os
 import warnings
 from pathlib import Path
 from typing import TypeVar, cast
@@ -116,29 +117,64 @@ def read_image(path: str | Path) -> tuple[Rgb, bool]:
         raise InputError(f"{path}: no image that Pillow can read") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise InputError(f"{path}: it has more than {most:,} pixels; make a smaller copy") from None
+    except (OSError, SyntaxError, ValueError) as error:
         # Pillow's decoders raise SyntaxError and ValueError on damaged files.
         raise InputError(f"{path}: {error}") from None
 
 
-def find_images(folder: str | Path) -> list[Path]:
+def find_images(folder: str | Path, unread: dict[Path, str] | None = None) -> list[Path]:
     """Paths of the image files below a folder, by suffix, sorted, hidden files and folders left out.
 
+    Links are followed, but for a link to a folder that it lies in.
+
+    Args:
+        folder: where to look.
+        unread: is given the reason of each broken link and each folder that cannot be read.
+
     Raises:
-        InputError: there is none.
+        InputError: there is none, or, without `unread`, something cannot be read.
     """
     root = Path(folder)
-    found = sorted(
-        path
-        for path in root.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(root).parts)
-    )
+    found: list[Path] = []
+    missed: dict[Path, str] = {}
+    pending: list[tuple[Path, tuple[str, ...]]] = [(root, ())]
+    while pending:
+        place, above = pending.pop()
+        real = os.path.realpath(place)
+        if real in above:
+            continue
+        try:
+            with os.scandir(place) as listing:
+                entries = [entry for entry in listing if not entry.name.startswith(".")]
+        except OSError as error:
+            missed[place] = error.strerror or str(error)
+            continue
+        for entry in entries:
+            path = place / entry.name
+            try:
+                if entry.is_dir():
+                    pending.append((path, (*above, real)))
+                elif entry.is_file():
+                    if path.suffix.lower() in SUFFIXES:
+                        found.append(path)
+                elif entry.is_symlink():
+                    missed[path] = "broken link"
+            except OSError as error:
+                missed[path] = error.strerror or str(error)
+    reasons = [f"{path}: {reason}" for path, reason in sorted(missed.items())]
     if not found:
         kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-        raise InputError(f"no images in {root}; looked for {kinds}, in subfolders too")
-    return found
+        found_out = f" ({reasons[0]})" if reasons else ""
+        raise InputError(f"no images in {root}; looked for {kinds}, in subfolders too{found_out}")
+    if unread is None:
+        if reasons:
+            raise InputError(reasons[0])
+    else:
+        unread.update(missed)
+    return sorted(found)
 
 
 def benchmark_frame(pixels: Rgb, resize: int = 256, crop: int = 224) -> UInt8[np.ndarray, "crop crop 3"]:

@@ -1,15 +1,18 @@
 """Labelled folders of images: `<type>/intensity_level_<k>/<superclass>/*`, or `<superclass>/*`."""
 
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_folder, near_miss
-from hexad.vision_robustness.laion_c.images import find_images
+from hexad.core.validation import check_choice, check_folder, near_miss
+from hexad.vision_robustness.laion_c.distortions import DISTORTIONS
+from hexad.vision_robustness.laion_c.images import SUFFIXES, find_images
 
 CLEAN = "clean"
 """Name of the type of images that were not distorted; its level is 0."""
+_LEVEL = "intensity_level_"
 
 
 @dataclass(frozen=True)
@@ -26,45 +29,59 @@ class LabelledImage:
 def find_labelled(root: str | Path, superclasses: tuple[str, ...]) -> list[LabelledImage]:
     """The images of a folder in the layout of the benchmark, or of plain superclass folders (type `clean`).
 
+    Images that lie in no superclass folder are counted in a warning.
+
     Raises:
-        InputError: the folder is missing, holds neither, a folder's name is no superclass, or one is empty.
+        InputError: the folder is missing, holds neither, a folder's name is no type, level or superclass, or
+            something is empty or cannot be read.
     """
     root = check_folder(root, "labelled folder")
-    types = {
-        folder.name: levels
-        for folder in _subfolders(root)
-        if (levels := [level for level in _subfolders(folder) if _level(level.name) is not None])
-    }
-    if not types:
-        return _of_cell(root, root, CLEAN, 0, superclasses)
-    stray = [folder.name for folder in _subfolders(root) if folder.name not in types]
-    if stray:
-        raise InputError(f"{root / stray[0]} holds no folders intensity_level_1 to 5; move it elsewhere")
-    return [
-        image
-        for name, levels in types.items()
-        for folder in sorted(levels, key=lambda level: _level(level.name) or 0)
-        for image in _of_cell(root, folder, name, _level(folder.name) or 0, superclasses)
-    ]
+    place = root.resolve()
+    if place.name.startswith(_LEVEL):
+        raise InputError(f"{root} holds one intensity; name the folder of all types, {place.parent.parent}")
+    folders = {folder: _subfolders(folder) for folder in _subfolders(root)}
+    if any(folder.name.startswith(_LEVEL) for folder in folders):
+        raise InputError(f"{root} holds one type; name the folder of all types, {place.parent}")
+    if any(level.name.startswith(_LEVEL) for levels in folders.values() for level in levels):
+        cells: list[tuple[Path, str, int]] = []
+        for folder, levels in folders.items():
+            if not any(level.name.startswith(_LEVEL) for level in levels):
+                raise InputError(f"{folder} holds no folders intensity_level_1 to 5; move it elsewhere")
+            check_choice("distortion", folder.name, DISTORTIONS, f"in {root}")
+            cells += [(level, folder.name, _level(level.name, str(folder))) for level in levels]
+        unlabelled = [*_images_in(root), *(image for folder in folders for image in _images_in(folder))]
+    else:
+        cells, unlabelled = [(root, CLEAN, 0)], []
+    found = [image for cell in cells for image in _of_cell(root, *cell, superclasses)]
+    unlabelled += [image for cell in cells for image in _images_in(cell[0])]
+    if unlabelled:
+        warnings.warn(
+            f"{len(unlabelled)} images lie in no superclass folder and are not scored, the first: "
+            f"{unlabelled[0]}",
+            stacklevel=2,
+        )
+    return found
 
 
 def parse_name(name: str, superclasses: tuple[str, ...]) -> LabelledImage:
     """The labels in a file's path below its labelled folder, such as `mosaic/intensity_level_3/dog/a.JPEG`.
 
     Raises:
-        InputError: the path has another form, or names no superclass.
+        InputError: the path has another form, or names no type, level or superclass.
     """
-    parts = PurePosixPath(name.replace("\\", "/")).parts
-    if len(parts) >= 4 and (level := _level(parts[1])) is not None:
-        distortion, label = parts[0], parts[2]
+    path = PurePosixPath(name.replace("\\", "/"))
+    parts, where = path.parts, f"path {name!r}"
+    if len(parts) >= 4 and parts[1].startswith(_LEVEL):
+        distortion = check_choice("distortion", parts[0], DISTORTIONS, f"in {where}")
+        level, label = _level(parts[1], where), parts[2]
     elif len(parts) >= 2:
         distortion, level, label = CLEAN, 0, parts[0]
     else:
         raise InputError(
-            f"path {name!r} is neither <type>/intensity_level_<k>/<superclass>/<file> nor <superclass>/<file>"
+            f"{where} is neither <type>/intensity_level_<k>/<superclass>/<file> nor <superclass>/<file>"
         )
-    _check_label(label, superclasses, f"path {name!r}")
-    return LabelledImage(Path(name), name, distortion, level, label)
+    _check_label(label, superclasses, where)
+    return LabelledImage(Path(path), path.as_posix(), distortion, level, label)
 
 
 def _of_cell(
@@ -94,9 +111,27 @@ def _check_label(label: str, superclasses: tuple[str, ...], where: str) -> None:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = []
+    for path in _listed(folder):
+        if path.is_dir():
+            found.append(path)
+        elif path.is_symlink() and not path.exists():
+            raise InputError(f"{path} is a broken link; mend it, or remove it")
+    return found
 
 
-def _level(name: str) -> int | None:
-    match = re.fullmatch(r"intensity_level_(\d+)", name)
-    return int(match.group(1)) if match else None
+def _images_in(folder: Path) -> list[Path]:
+    return [path for path in _listed(folder) if path.suffix.lower() in SUFFIXES and path.is_file()]
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read ({error.strerror or error})") from None
+
+
+def _level(name: str, where: str) -> int:
+    if not re.fullmatch(_LEVEL + "[1-5]", name):
+        raise InputError(f"{name!r} in {where} is no intensity; known: intensity_level_1 to 5")
+    return int(name.removeprefix(_LEVEL))

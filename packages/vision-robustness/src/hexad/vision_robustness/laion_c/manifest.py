@@ -5,7 +5,9 @@ of its last seconds, and makes those files again.
 """
 
 import json
+import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +33,7 @@ class Manifest:
         tiles: where the tile bank came from, or None while no distortion needed one.
         images: by the source's path below the input folder: its sha256, and each output's seed and sha256.
         skipped: by the source's path: why it could not be read.
+        complete: whether the last run came to its end.
     """
 
     folder: Path
@@ -38,6 +41,7 @@ class Manifest:
     tiles: dict[str, Any] | None = None
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
     _written: float = 0.0
     _cost: float = 0.0
 
@@ -86,18 +90,41 @@ class Manifest:
         self.images[source] = {"sha256": sha256, "outputs": outputs}
         self.skipped.pop(source, None)
 
+    def forget(self, source: str) -> set[str]:
+        """Delete the outputs of an image, and folders that this empties; the names of what it had."""
+        names = set(self.images.pop(source)["outputs"])
+        root = self.folder.resolve()
+        for name in names:
+            path = (root / name).resolve()
+            if not path.is_relative_to(root):
+                continue
+            path.unlink(missing_ok=True)
+            for parent in path.parents:
+                if parent == root or not parent.is_dir() or any(parent.iterdir()):
+                    break
+                parent.rmdir()
+        return names
+
     def remove_outputs(self) -> None:
         """Delete the files that it lists, and nothing else."""
-        root = self.folder.resolve()
-        for record in self.images.values():
-            for name in record["outputs"]:
-                path = (root / name).resolve()
-                if path.is_relative_to(root):
-                    path.unlink(missing_ok=True)
+        for source in list(self.images):
+            self.forget(source)
         (self.folder / TILES_NAME).unlink(missing_ok=True)
-        self.images.clear()
         self.skipped.clear()
         self.tiles = None
+
+    def remove_leftovers(self, outputs: Iterable[str]) -> None:
+        """Delete the temporary files of a killed run: those that `atomic_path` makes for one of `outputs`."""
+        found: dict[tuple[Path, str, str], list[Path]] = {}
+        for path in self.folder.rglob(".*"):
+            if match := re.fullmatch(r"(\..+-)[a-z0-9_]{8}(\.\w+)", path.name):
+                found.setdefault((path.parent, match[1], match[2]), []).append(path)
+        if not found:
+            return
+        for name in (*outputs, NAME, TILES_NAME):
+            target = self.folder / name
+            for path in found.pop((target.parent, f".{target.stem[:40]}-", target.suffix), ()):
+                path.unlink(missing_ok=True)
 
 
 def open_manifest(folder: Path, settings: dict[str, Any], *, overwrite: bool) -> Manifest:
@@ -121,7 +148,14 @@ def open_manifest(folder: Path, settings: dict[str, Any], *, overwrite: bool) ->
         return Manifest(folder, settings)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        manifest = Manifest(folder, found["settings"], found["tiles"], found["images"], found["skipped"])
+        manifest = Manifest(
+            folder,
+            found["settings"],
+            found["tiles"],
+            found["images"],
+            found["skipped"],
+            found.get("complete") is True,
+        )
         for record in manifest.images.values():
             if not isinstance(record["outputs"], dict) or not isinstance(record["sha256"], str):
                 raise TypeError("an image's record is damaged")
@@ -131,15 +165,19 @@ def open_manifest(folder: Path, settings: dict[str, Any], *, overwrite: bool) ->
         raise InputError(
             f"{path} cannot be read ({type(error).__name__}: {error}); pass --overwrite to begin anew"
         ) from None
-    if not overwrite:
+    if overwrite:
+        manifest.settings = settings
+    else:
+        # The first type that needs tiles says which; until then none are recorded.
+        before = {"tiles": settings.get("tiles")} | manifest.settings
         different = [
-            f"{key} {manifest.settings.get(key)!r} instead of {value!r}"
+            f"{key} {before.get(key)!r} instead of {value!r}"
             for key, value in settings.items()
-            if manifest.settings.get(key) != value
+            if before.get(key) != value
         ]
         if different:
             raise InputError(
                 f"{folder} was made with {', '.join(different)}; name another folder, or pass --overwrite"
             )
-    manifest.settings = settings
+        manifest.settings = manifest.settings | settings
     return manifest

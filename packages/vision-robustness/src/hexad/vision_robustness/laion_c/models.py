@@ -2,7 +2,9 @@
 
 import importlib
 import re
+import textwrap
 import warnings
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ class Classifier:
         mean, std: of the channels of an image in [0, 1].
         size: side of its input in pixels.
         device: where it runs.
+        batch: how many images it takes at a time, where an exported program was fixed to that.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Classifier:
     std: Triple
     size: int
     device: torch.device
+    batch: int | None = None
 
     def logits(self, images: UInt8[np.ndarray, "batch size size 3"]) -> Float[np.ndarray, "batch classes"]:
         """Normalise and classify.
@@ -43,6 +47,17 @@ class Classifier:
         Raises:
             InputError: the network fails on the batch, or gives no (batch, classes).
         """
+        if self.batch is None:
+            return self._run(images)
+        parts = []
+        for first in range(0, len(images), self.batch):
+            part = images[first : first + self.batch]
+            # A last batch that is too small is filled up with its last image.
+            full = np.concatenate([part, np.repeat(part[-1:], self.batch - len(part), axis=0)])
+            parts.append(self._run(full)[: len(part)])
+        return np.concatenate(parts)
+
+    def _run(self, images: UInt8[np.ndarray, "batch size size 3"]) -> Float[np.ndarray, "batch classes"]:
         batch = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).float() / 255
         mean, std = (
             torch.tensor(values, device=self.device).view(3, 1, 1) for values in (self.mean, self.std)
@@ -51,10 +66,9 @@ class Classifier:
             with torch.inference_mode():
                 logits = self.module((batch - mean) / std)
         except (RuntimeError, ValueError, AssertionError) as error:
-            first = str(error).strip().splitlines()[0]
             raise InputError(
-                f"{self.name} fails on a batch of shape {tuple(batch.shape)} ({first}); "
-                "an exported program may want one fixed batch size: see --batch-size and --input-size"
+                f"{self.name} fails on a batch of shape {tuple(batch.shape)} ({_first_line(error)}); "
+                "it may want another size: see --input-size and --batch-size"
             ) from error
         if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
             raise InputError(f"{self.name} must give logits (batch, classes), not {type(logits).__name__}")
@@ -85,12 +99,13 @@ def load_classifier(
             normalisation is not known.
     """
     target = _device(device)
+    batch = None
     if spec.startswith("timm:"):
         module = _from_timm(spec.removeprefix("timm:"))
     elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", spec):
         module = _from_function(spec)
     else:
-        module = _from_file(check_file(spec, "model"))
+        module, batch = _from_file(_model_file(spec))
     config: dict[str, Any] = (
         getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
     )
@@ -107,7 +122,7 @@ def load_classifier(
         size = int(config["input_size"][-1]) if "input_size" in config else 224
     if size < 1:
         raise InputError(f"--input-size is {size}; it must be positive")
-    return Classifier(spec, module.to(target), mean, std, size, target)
+    return Classifier(spec, module.to(target), mean, std, size, target, batch)
 
 
 def _triple(values: Any) -> Triple | None:
@@ -122,8 +137,7 @@ def _device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except Exception as error:
         # torch raises RuntimeError, AssertionError or NotImplementedError, as the device's kind has it.
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"device {name!r} cannot be used ({first}); try --device cpu") from None
+        raise InputError(f"device {name!r} cannot be used ({_first_line(error)}); try --device cpu") from None
     return device
 
 
@@ -141,7 +155,11 @@ def _from_timm(spec: str) -> nn.Module:
     try:
         weights = load_state_dict(str(path), device="cpu", weights_only=True)
     except Exception as error:
-        raise InputError(f"checkpoint {path} cannot be read as weights ({_first_line(error)})") from None
+        # The words of torch advise to load the file unsafely.
+        raise InputError(
+            f"checkpoint {path} cannot be read as weights: it is damaged, or holds more than tensors; "
+            "save module.state_dict() alone"
+        ) from error
     # A checkpoint of another data set has as many classes as its last layer has rows.
     head = getattr(timm.models.get_pretrained_cfg(name), "classifier", None)
     last = weights.get(f"{head}.weight") if isinstance(head, str) else None
@@ -164,14 +182,30 @@ def _from_function(spec: str) -> nn.Module:
     return made.eval()
 
 
-def _from_file(path: Path) -> nn.Module:
+def _model_file(spec: str) -> Path:
+    if not Path(spec).exists() and re.fullmatch(r"[\w.]+", spec):
+        import timm
+
+        if timm.is_model(spec):
+            raise InputError(
+                f"model {spec} is no file; for timm's architecture write --model timm:{spec},CHECKPOINT"
+            )
+    return check_file(spec, "model")
+
+
+def _from_file(path: Path) -> tuple[nn.Module, int | None]:
+    """The module, and the batch size that it is fixed to."""
     try:
+        if not zipfile.is_zipfile(path):
+            # Where torch finds this out itself it prints a traceback.
+            raise ValueError("it is damaged, or of another kind")
         if path.suffix == ".pt2":
-            return torch.export.load(path).module()
+            program = torch.export.load(path)
+            return program.module(), _fixed_batch(program)
         with warnings.catch_warnings():
             # torch would rather see torch.export, but people have these files.
             warnings.simplefilter("ignore", FutureWarning)
-            return torch.jit.load(path, map_location="cpu").eval()
+            return torch.jit.load(path, map_location="cpu").eval(), None
     except Exception as error:
         raise InputError(
             f"model {path} is no program of torch.export or TorchScript ({_first_line(error)}); for weights "
@@ -179,5 +213,14 @@ def _from_file(path: Path) -> nn.Module:
         ) from None
 
 
+def _fixed_batch(program: torch.export.ExportedProgram) -> int | None:
+    """The first dimension of the first input, unless it was exported as dynamic."""
+    inputs = program.graph_signature.user_inputs
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    shape = getattr(nodes[str(inputs[0])].meta.get("val"), "shape", None) if inputs else None
+    return shape[0] if shape and isinstance(shape[0], int) else None
+
+
 def _first_line(error: Exception, lines: int = 1) -> str:
-    return " ".join(str(error).split("\n")[:lines]).strip()[:200] or type(error).__name__
+    text = " ".join(str(error).strip().split("\n")[:lines])
+    return textwrap.shorten(text, 200, placeholder=" ...") or type(error).__name__

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -28,7 +29,8 @@ class SuperclassMapper:
         class_index: number of each class name, as a dictionary or as the path of a JSON file
             `{"0": ["n01440764", "tench"], ...}` or `{"airplane": 0, ...}`. WordNet identifiers of ImageNet,
             as in the official mapping, need none.
-        classes: how many classes the classifier has; default 1000, or with `class_index` as many as it lists.
+        classes: how many classes the classifier has; default 1000 for WordNet identifiers and the 16 of
+            LAION-C, with `class_index` as many as it lists, and else as many as there are logits.
 
     Raises:
         InputError: a member is unknown, out of range or in two superclasses, or a superclass is empty.
@@ -45,13 +47,17 @@ class SuperclassMapper:
         if class_index is None and any(map(_lists_wordnet, mapping.values())):
             class_index = _wordnet_numbers()
         numbers = _class_numbers(class_index)
-        if classes is None:
-            classes = max(numbers.values()) + 1 if numbers else IMAGENET_CLASSES
+        if classes is None and numbers:
+            classes = max(numbers.values()) + 1
+        elif classes is None and mapping is SUPERCLASSES:
+            classes = IMAGENET_CLASSES
         self.classes = classes
         self.names: tuple[str, ...] = tuple(mapping)
-        self.members = {name: _members(name, mapping[name], numbers, classes) for name in self.names}
+        self.members = {name: _members(name, mapping[name], numbers) for name in self.names}
         if not self.names:
             raise InputError("the superclass mapping is empty")
+        if classes is not None:
+            self._check_range(classes)
         seen: dict[int, str] = {}
         for name, members in self.members.items():
             for member in members:
@@ -59,8 +65,8 @@ class SuperclassMapper:
                     where = f"{seen[member]!r} and {name!r}" if seen[member] != name else f"{name!r} twice"
                     raise InputError(f"class {member} is in {where}; a class belongs to one superclass")
                 seen[member] = name
-        # Averaging is a product with this matrix of 1 / members.
-        self._average = np.zeros((classes, len(self.names)))
+        # Averaging is a product with this matrix of 1 / members; classes after the last member add nothing.
+        self._average = np.zeros((max(seen) + 1, len(self.names)))
         for column, members in enumerate(self.members.values()):
             self._average[list(members), column] = 1 / len(members)
 
@@ -70,12 +76,19 @@ class SuperclassMapper:
         """Mean probability of each superclass's members; they do not add up to 1.
 
         Raises:
-            InputError: another number of classes, or a value that is NaN or outside [0, 1].
+            InputError: another number of classes, a value that is NaN or outside [0, 1], or a row that does
+                not add up to 1.
         """
         probabilities = self._checked(probabilities, "probabilities")
         if probabilities.size and (probabilities.min() < 0 or probabilities.max() > 1 + 1e-4):
-            raise InputError("probabilities lie outside [0, 1]; give logits to `scores_of_logits`")
-        return probabilities @ self._average
+            raise InputError("probabilities lie outside [0, 1]; if they are logits, give them as logits")
+        # A thousand probabilities of 16 bits may be a percent off.
+        wrong = np.flatnonzero(np.abs(probabilities.sum(axis=1) - 1) > 0.02)
+        if wrong.size:
+            raise InputError(
+                f"probabilities of row {wrong[0]} add up to {probabilities[wrong[0]].sum():.4g}, not 1"
+            )
+        return self._averaged(probabilities)
 
     def scores_of_logits(
         self, logits: Float[np.ndarray, "batch classes"]
@@ -83,7 +96,7 @@ class SuperclassMapper:
         """Softmax over all classes, then `scores`."""
         logits = self._checked(logits, "logits")
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return (shifted / shifted.sum(axis=1, keepdims=True)) @ self._average
+        return self._averaged(shifted / shifted.sum(axis=1, keepdims=True))
 
     def predict(self, logits: Float[np.ndarray, "batch classes"]) -> Int[np.ndarray, " batch"]:
         """Number, in `names`, of the superclass with the highest score."""
@@ -96,10 +109,33 @@ class SuperclassMapper:
         except ValueError:
             raise InputError(f"unknown superclass {name!r}; known: {', '.join(self.names)}") from None
 
-    def _checked(self, values: np.ndarray, what: str) -> Float[np.ndarray, "batch classes"]:
-        values = np.asarray(values, dtype=np.float64)
-        if values.ndim != 2 or values.shape[1] != self.classes:
-            raise InputError(f"{what} must have shape (batch, {self.classes}), not {values.shape}")
+    def _averaged(
+        self, probabilities: Float[np.ndarray, "batch classes"]
+    ) -> Float[np.ndarray, "batch superclasses"]:
+        return probabilities[:, : len(self._average)] @ self._average
+
+    def _check_range(self, classes: int) -> None:
+        for name, members in self.members.items():
+            if max(members) >= classes:
+                raise InputError(
+                    f"superclass {name!r} lists class {max(members)} of a classifier of {classes} classes"
+                )
+
+    def _checked(self, values: Any, what: str) -> Float[np.ndarray, "batch classes"]:
+        if hasattr(values, "detach"):
+            # A tensor of torch that has a gradient, another device, or bfloat16 is no array by itself.
+            values = values.detach().cpu().double()
+        try:
+            values = np.asarray(values)
+        except ValueError:
+            raise InputError(f"{what} must be an array, with as many values in each row") from None
+        if values.dtype.kind not in "fiu":
+            raise InputError(f"{what} must be real numbers, not {values.dtype}")
+        values = values.astype(np.float64)
+        wanted = self.classes or "classes"
+        if values.ndim != 2 or (self.classes is not None and values.shape[1] != self.classes):
+            raise InputError(f"{what} must have shape (batch, {wanted}), not {values.shape}")
+        self._check_range(values.shape[1])
         if not np.isfinite(values).all():
             row = int(np.argwhere(~np.isfinite(values).all(axis=1))[0, 0])
             raise InputError(
@@ -132,22 +168,20 @@ def error_consistency(first: Bool[np.ndarray, " trials"], second: Bool[np.ndarra
     return float("nan") if expected == 1 else (observed - expected) / (1 - expected)
 
 
-def _members(
-    name: str, listed: Sequence[int | str], numbers: Mapping[str, int], classes: int
-) -> tuple[int, ...]:
+def _members(name: str, listed: Sequence[int | str], numbers: Mapping[str, int]) -> tuple[int, ...]:
     if isinstance(listed, str) or not isinstance(listed, Sequence) or not listed:
         raise InputError(f"superclass {name!r} must list its classes, not {listed!r}")
     found = []
     for member in listed:
         if isinstance(member, str):
             if member not in numbers:
-                known = "" if numbers else "; pass class_index, which numbers the names"
+                known = "" if numbers else "; a class index (--class-index FILE) numbers the names"
                 raise InputError(f"superclass {name!r} lists the unknown class {member!r}{known}")
             member = numbers[member]
         if isinstance(member, bool) or not isinstance(member, (int, np.integer)):
             raise InputError(f"superclass {name!r} lists {member!r}, which is no class index")
-        if not 0 <= member < classes:
-            raise InputError(f"superclass {name!r} lists class {member} of a classifier of {classes} classes")
+        if member < 0:
+            raise InputError(f"superclass {name!r} lists class {member}; classes are numbered from 0")
         found.append(int(member))
     return tuple(found)
 
@@ -171,17 +205,17 @@ def _class_numbers(class_index: Mapping[str, int] | str | Path | None) -> dict[s
     if isinstance(class_index, (str, Path)):
         listed = _read_json(class_index, "class index")
         if all(key.isdigit() for key in listed):
-            return {
-                name: int(key)
-                for key, names in listed.items()
-                for name in ([names] if isinstance(names, str) else names)
-            }
+            named = {key: [names] if isinstance(names, str) else names for key, names in listed.items()}
+            for key, names in named.items():
+                if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                    raise InputError(
+                        f"class index {class_index} gives class {key} the name {names!r}, which is no text"
+                    )
+            return {name: int(key) for key, names in named.items() for name in names}
         class_index = listed
-    wrong = [name for name, number in class_index.items() if not isinstance(number, int)]
-    if wrong:
-        raise InputError(
-            f"class_index numbers {wrong[0]!r} with {class_index[wrong[0]]!r}, which is no integer"
-        )
+    for name, number in class_index.items():
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
+            raise InputError(f"the class index numbers {name!r} with {number!r}, which is no class number")
     return dict(class_index)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -52,6 +53,8 @@ def warnings_as_lines(console: Console) -> Generator[None]:
     """Show what the block warns of as one line each, when it ends."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
+        # A large photograph is meant; beyond twice this size Pillow raises.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
     for warning in caught:
         console.print(f"warning: {warning.message}", style="yellow", markup=False, soft_wrap=True)

@@ -118,7 +118,8 @@ class TileBank:
         Raises:
             InputError: no folder, or fewer than 100 images in it that can be read.
         """
-        paths = find_images(check_folder(folder, "tile folder"))[:limit]
+        missed: dict[Path, str] = {}
+        paths = find_images(check_folder(folder, "tile folder"), missed)[:limit]
 
         def load(path: Path) -> Rgb | InputError:
             try:
@@ -127,7 +128,7 @@ class TileBank:
                 return error
 
         def images() -> Iterable[Rgb]:
-            unread = []
+            unread = [InputError(f"{path}: {reason}") for path, reason in sorted(missed.items())]
             # Pillow decodes and scales outside the interpreter lock, so threads serve. In chunks, since the
             # pool's map would hold all photographs at once.
             with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -139,7 +140,7 @@ class TileBank:
                             yield result
                     progress(min(first + 256, len(paths)) / len(paths))
             if unread:
-                warnings.warn(f"{len(unread)} tile images left out, the first: {unread[0]}", stacklevel=2)
+                warnings.warn(f"{len(unread)} tile sources left out, the first: {unread[0]}", stacklevel=2)
 
         return cls(_scale_all(images(), sizes))
 
@@ -199,8 +200,9 @@ class TileBank:
                 names = [f"tiles_{size}" for size in sizes] if sizes else archive.files
                 sized = {int(name.removeprefix("tiles_")): archive[name] for name in names}
         except Exception as error:
-            # numpy raises whatever the damage leads to: BadZipFile, ValueError, EOFError, KeyError ...
-            raise InputError(f"{file} is no tile bank that `save` wrote ({error})") from None
+            # numpy raises whatever the damage leads to: BadZipFile, ValueError, EOFError, KeyError ... Its
+            # words advise to load the file all the same.
+            raise InputError(f"{file} is damaged, or no bank that `laion-c tiles` saved") from error
         return cls(sized)
 
 

@@ -3,9 +3,12 @@
 import hashlib
 import io
 import multiprocessing
+import os
 import signal
+import threading
+import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +78,9 @@ class ApplyConfig:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the bytes of every output depend on, beside the image, type, level and tiles."""
-        names = ("size", "seed", "glitch_seed", "format")
-        return {name: getattr(self, name) for name in names} | {"tiles": self.tiles}
+        """What the bytes of every output depend on, beside the image, type and level."""
+        names = ("size", "seed", "glitch_seed", "format", *(("tiles",) if self.needs_tiles else ()))
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,10 @@ class Worker:
     def __call__(self, job: Job) -> Done:
         """Read the image, and make and write its outputs."""
         try:
-            pixels, alpha = read_image(self.source / job.source)
+            path = self.source / job.source
+            pixels, alpha = read_image(path)
         except InputError as error:
-            return Done(job, {}, False, str(error))
+            return Done(job, {}, False, str(error).removeprefix(f"{path}: "))
         frames: dict[tuple[int, int], Rgb] = {}
         outputs = {}
         for cell in job.cells:
@@ -182,6 +186,16 @@ def _start_process(worker: Worker) -> None:
     _worker = worker
     # Ctrl-C reaches the whole group of processes; the parent alone decides what becomes of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed ends no workers, and they would wait for jobs for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(job: Job) -> Done:
@@ -196,6 +210,7 @@ class Runner:
         self.worker = Worker(config, source, target)
         self.jobs = jobs
         self.pool: ProcessPoolExecutor | None = None
+        self._futures: set[Future[Done]] = set()
 
     def __enter__(self) -> Self:
         if self.jobs > 1:
@@ -215,10 +230,26 @@ class Runner:
             yield from map(self.worker, jobs)
             return
         try:
-            for future in as_completed([self.pool.submit(_work, job) for job in jobs]):
-                yield future.result()
+            for job in jobs:
+                self._futures.add(self.pool.submit(_work, job))
+                # Few at a time, so that each is reported soon after it ends.
+                if len(self._futures) >= 2 * self.jobs:
+                    yield from self._next()
+            while self._futures:
+                yield from self._next()
         except BrokenProcessPool:
             raise HexadError(
                 "a worker process died (out of memory?); what is finished is kept, and the same command with "
                 "fewer --jobs goes on from there"
             ) from None
+
+    def _next(self) -> Iterator[Done]:
+        for future in wait(self._futures, return_when=FIRST_COMPLETED).done:
+            yield future.result()
+            self._futures.discard(future)
+
+    def unreported(self) -> Iterator[Done]:
+        """What an interrupted `run` had begun and the workers have brought to its end."""
+        for future in self._futures:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                yield future.result()
