@@ -39,7 +39,7 @@ def test_the_records_are_paired_and_in_range(proof):
         values = records.filter(metric=metric)["value"]
         assert values.is_between(0, 1).all()
     squares = records.filter(metric="null_variance", arm="permucate")["value"]
-    assert len(squares) == 3
+    assert len(squares) == 2 * 3
     assert set(records.filter(metric="importance")["case"]) == {f"NHEFS/{name}" for name in NHEFS_COVARIATES}
 
 

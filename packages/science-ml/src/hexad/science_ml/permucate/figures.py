@@ -36,7 +36,7 @@ def draw_importances(result: Importances, limit: int = 30, confidence: float = 0
     axes.set_ylim(-0.7, len(order) - 0.3)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"importance for the treatment effect, {confidence:.0%} interval")
-    axes.legend(loc="best")
+    axes.legend(loc="lower right")
     more = len(result.names) - len(order)
     axes.set_title(
         "Drivers of heterogeneity" + (f" (first {len(order)} of {len(result.names)})" if more else "")

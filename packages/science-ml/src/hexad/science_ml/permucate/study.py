@@ -315,8 +315,8 @@ STUDY = Study(
     ),
     claims=CLAIMS,
     presets={
-        "tiny": Preset(Config(sizes=(200,), repetitions=3, large=1, reseeds=2, permutations=10), seeds=1),
-        "quick": Preset(Config(sizes=(200,), repetitions=10, large=1, reseeds=2), seeds=1),
+        "tiny": Preset(Config(sizes=(100, 200), repetitions=3, large=1, reseeds=2, permutations=10), seeds=1),
+        "quick": Preset(Config(sizes=(100, 200, 400), repetitions=10, large=1, reseeds=2), seeds=1),
         "full": Preset(Config(sizes=(100, 200, 400, 800, 1600), repetitions=20, large=4, reseeds=4), seeds=5),
     },
     figures=(
