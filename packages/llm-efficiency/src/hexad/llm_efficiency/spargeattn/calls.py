@@ -7,6 +7,7 @@ A file is safetensors with tensors q, k and v; its metadata may hold `is_causal`
 import os
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
