@@ -201,7 +201,9 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _uninterrupted() -> Generator[None]:
-    """Put Ctrl-C off: a job must not be submitted without its future being kept.
+    """Put Ctrl-C off to the end of the block.
+
+    A job must not be submitted without its future being kept, nor a lock of the pool be left held.
 
     A process that is started meanwhile inherits that SIGINT is blocked, so that none dies while it imports.
     """
@@ -270,7 +272,12 @@ class Runner:
             ) from None
 
     def _next(self) -> Iterator[Done]:
-        for future in wait(self._futures, return_when=FIRST_COMPLETED).done:
+        done: set[Future[Done]] = set()
+        while not done:
+            # An interrupt inside `wait` could leave a future's lock held, and the pool's end would hang.
+            with _uninterrupted():
+                done = wait(self._futures, timeout=0.1, return_when=FIRST_COMPLETED).done
+        for future in done:
             yield future.result()
             self._futures.discard(future)
 
