@@ -267,3 +267,13 @@ def test_shares_the_openmp_runtime_of_torch(folder: Path) -> None:
         line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line
     }
     assert len(mapped) == 1  # two runtimes would keep two teams of threads busy waiting on the same cores
+
+
+@pytest.mark.parametrize("value", ["   ", '"no end', "/bin/false"])
+def test_a_malformed_cxx_is_passed_over(value, monkeypatch):
+    from hexad.kernels.native import _compilers
+
+    monkeypatch.delenv("CXX", raising=False)
+    plain = [compiler.version for compiler in _compilers()]
+    monkeypatch.setenv("CXX", value)
+    assert [compiler.version for compiler in _compilers()][-len(plain) or None :] == plain

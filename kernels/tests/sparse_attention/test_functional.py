@@ -196,6 +196,9 @@ BAD_CALLS = {
     "block": ({"block_q": 0}, "block_q must be a positive integer, got 0"),
     "fractional block": ({"block_k": 64.0}, "block_k must be a positive integer, got 64.0"),
     "scale": ({"scale": math.inf}, "scale must be a finite number"),
+    "negative scale": ({"scale": -0.2}, "above zero, got -0.2"),
+    "scale of zero": ({"scale": 0.0}, "above zero, got 0.0"),
+    "huge block": ({"block_q": 2**62}, "no tile may be larger"),
     "backend": ({"backend": "cuda"}, "backend must be one of auto, reference, native, gather, triton, flex"),
     "lambda without a filter": (
         {"backend": "gather", "pv_threshold": 5.0},

@@ -217,10 +217,14 @@ def cache_folder() -> Path:
 
 def _compilers() -> list[_Compiler]:
     """C++ compilers that answer, in the order in which to try them."""
-    commands = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else []
-    commands += [["g++"], ["clang++"], ["c++"]]
+    try:
+        wanted = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:  # a quotation without its end: no compiler, so the next one is tried
+        wanted = []
     found: dict[str, _Compiler] = {}
-    for command in commands:
+    for command in (wanted, ["g++"], ["clang++"], ["c++"]):
+        if not command:
+            continue
         path = shutil.which(command[0])
         if path is None:
             continue

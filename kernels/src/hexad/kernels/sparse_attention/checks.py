@@ -10,6 +10,9 @@ from hexad.kernels.sparse_attention.prediction import num_blocks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
+MAX_BLOCK = 2**20
+"""Larger tiles are mistakes, and would overflow the kernels' index arithmetic."""
+
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor | None, *, is_causal: bool) -> None:
     """Reject shapes, dtypes and devices that do not belong together."""
@@ -49,6 +52,8 @@ def check_blocks(block_q: int, block_k: int) -> None:
     for name, block in (("block_q", block_q), ("block_k", block_k)):
         if isinstance(block, bool) or not isinstance(block, int) or block < 1:
             raise InputError(f"{name} must be a positive integer, got {block!r}")
+        if block > MAX_BLOCK:
+            raise InputError(f"{name} is {block}; no tile may be larger than {MAX_BLOCK} tokens")
 
 
 def check_mask(block_mask: Tensor, q: Tensor, k: Tensor, block_q: int, block_k: int) -> None:

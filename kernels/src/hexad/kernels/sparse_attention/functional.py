@@ -34,8 +34,9 @@ def available_backends(device: str = "cpu", dtype: torch.dtype = torch.float32) 
 def _scale(scale: float | None, d: int) -> float:
     if scale is None:
         return d**-0.5
-    if not math.isfinite(scale):
-        raise InputError(f"scale must be a finite number, got {scale}")
+    if not (math.isfinite(scale) and scale > 0):
+        # torch's own causal attention is wrong for a scale of zero or less, and the backends build on it.
+        raise InputError(f"scale must be a finite number above zero, got {scale}; negate q instead")
     return float(scale)
 
 
