@@ -88,7 +88,9 @@ class DoubleMLCate(BaseEstimator):
             InputError: it is not fitted, or another model.
         """
         scores = getattr(irm, "psi_elements", None)
-        if type(irm).__name__ != "DoubleMLIRM" or not scores or "psi_b" not in scores:
+        wrong = type(irm).__name__ != "DoubleMLIRM" or not scores or "psi_b" not in scores
+        # Before it is fitted, DoubleML holds scores that are NaN.
+        if wrong or not np.isfinite(scores["psi_b"]).all():
             raise InputError(f"{type(irm).__name__} gives no scores; pass a fitted DoubleMLIRM")
         adapter = cls(final=final)
         return adapter._fit_final(irm._dml_data.x, scores["psi_b"])
