@@ -343,7 +343,7 @@ def report(
 def tour(out: Out = Path("hexad-results"), as_json: Json = False) -> None:
     """Run one quick study of each installed domain and write a report.
 
-    It takes about three minutes on two cores; what is already measured is not measured again.
+    It takes some minutes on two cores; what is already measured is not measured again.
     """
     chosen = [
         next(method for method in members if method.study)
