@@ -1,18 +1,14 @@
 """`hexad kernels`: which implementation serves each operation on this machine, and how fast it is."""
 
-import json
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_choice
 
 # Each operation's benchmark module names its paths and measures them.
@@ -48,7 +44,7 @@ def info(as_json: Json = False) -> None:
             "reasons_against": operation.paths(),
         }
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for name, operation in found["operations"].items():
         stdout.print(f"[bold]{name}[/]: served by [bold]{operation['serves']}[/] on this CPU")
@@ -116,7 +112,7 @@ def bench(
             "flex": flex,
         }
         config = replace(measured.PRESETS[preset], **{k: v for k, v in given.items() if v not in (None, ())})
-        with _progress(name) as watch:
+        with progress_bar(stderr, name) as watch:
             rows, notes = measured.measure(config, watch)
         report["operations"][name] = {
             "native": measured.details(),
@@ -128,7 +124,7 @@ def bench(
         if not as_json:
             _print_tables(measured, rows, notes)
     if as_json:
-        _print_json(report)
+        print_json(report)
 
 
 def _print_tables(measured: Any, rows: list[Any], notes: list[str]) -> None:
@@ -159,23 +155,3 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         raise InputError(f"--lengths must be whole numbers with commas between them, got {text!r}") from None
-
-
-@contextmanager
-def _progress(what: str) -> Generator[Any]:
-    """A bar on the terminal's error stream; nothing where that is no terminal."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn(what),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
-        task = bar.add_task(what, total=1.0, note="")
-        yield lambda fraction, note="": bar.update(task, completed=fraction, note=note)
-
-
-def _print_json(value: Any) -> None:
-    """JSON as plain lines, never wrapped to the terminal's width."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

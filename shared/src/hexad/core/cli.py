@@ -4,9 +4,7 @@ Starting up imports no numerical library; a domain's commands are imported when 
 """
 
 import functools
-import json
 import os
-import sys
 from collections.abc import Callable
 from importlib.metadata import distribution, entry_points, version
 from pathlib import Path
@@ -18,6 +16,7 @@ from typer.core import TyperGroup
 
 from hexad.core.errors import HexadError, InputError
 from hexad.core.methods import Method, domains, get_method, load_object, methods
+from hexad.core.terminal import Watcher, print_json, print_method
 
 COMMANDS_GROUP = "hexad.commands"
 
@@ -119,11 +118,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts inste
 Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder: records, figures, web pages.")]
 
 
-def _print_json(value: Any) -> None:
-    """JSON as plain lines, never wrapped to the terminal's width."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
 def _describe(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
@@ -154,7 +148,7 @@ def list_methods(
         found = [method for method in found if tag in method.tags]
     found.sort(key=lambda method: (method.domain, method.name))
     if as_json:
-        _print_json([_describe(method) for method in found])
+        print_json([_describe(method) for method in found])
         return
     from rich.table import Table
 
@@ -192,10 +186,8 @@ def show_method(
             },
         }
     if as_json:
-        _print_json(description)
+        print_json(description)
         return
-    from hexad.core.terminal import print_method
-
     print_method(stdout, description)
 
 
@@ -264,7 +256,6 @@ def _prove(
     from hexad.core.files import writable_folder, write_json
     from hexad.core.reports import collect, page, print_terminal, render_html
     from hexad.core.runner import run_study
-    from hexad.core.terminal import Watcher
 
     # Everything that can be wrong is looked for before anything is measured.
     studies = []
@@ -301,7 +292,7 @@ def _prove(
     every, _ = collect(out, fresh={(item["study"], item["preset"]): item for item in pages})
     index = render_html(out, every)
     if as_json:
-        _print_json({"pages": pages, "report": str(index.resolve())})
+        print_json({"pages": pages, "report": str(index.resolve())})
     else:
         stdout.print()
         stdout.print(f"Report: {index.resolve()}", soft_wrap=True)
@@ -331,7 +322,7 @@ def report(
         stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True, markup=False)
     index = render_html(folder, pages)
     if as_json:
-        _print_json({"pages": pages, "report": str(index.resolve())})
+        print_json({"pages": pages, "report": str(index.resolve())})
         return
     for content in pages:
         print_terminal(stdout, content)

@@ -1,8 +1,10 @@
-"""What a terminal shows while a study runs, and a method's description."""
+"""What commands show: JSON, progress, a running study, a method's description."""
 
-from collections.abc import Generator
+import json
+import sys
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -13,12 +15,47 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
 
-from hexad.core.runner import Event
-from hexad.core.studies import Study
+if TYPE_CHECKING:  # they bring numerical libraries, which a command that only helps does not need
+    from hexad.core.runner import Event
+    from hexad.core.studies import Study
+
+
+def print_json(value: Any) -> None:
+    """Write `value` to standard output as indented JSON, never wrapped to the terminal's width."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def progress_bar(
+    console: Console, what: str, *, quiet: bool = False
+) -> Generator[Callable[[float, str], None]]:
+    """A bar while the block runs, gone when it ends; nothing where `console` is no terminal.
+
+    Args:
+        console: where to draw; that of standard error, so that output can be piped.
+        what: stands before the bar.
+        quiet: draw nothing.
+
+    Yields:
+        `tell(fraction, note)`: the share done, in [0, 1], and a few words that stand behind the bar.
+    """
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(what, total=1.0, note="")
+        yield lambda fraction, note: bar.update(task, completed=fraction, note=note)
 
 
 class Watcher:
@@ -39,7 +76,7 @@ class Watcher:
             disable=not console.is_terminal,
         )
         self._bar: TaskID | None = None
-        self._study: Study | None = None
+        self._study: "Study | None" = None
         self._done = self._total = 0
 
     def __enter__(self) -> Self:
@@ -49,7 +86,7 @@ class Watcher:
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
-    def begin(self, study: Study) -> None:
+    def begin(self, study: "Study") -> None:
         """A study starts."""
         self._study = study
         self._bar = self._progress.add_task(study.name, total=None, note="")
@@ -70,7 +107,7 @@ class Watcher:
     def _line(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style))
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: "Event") -> None:
         """Take one event of `hexad.core.runner.run_study`."""
         name = self._study.name if self._study else ""
         if event.kind == "plan":

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hexad.core.files import atomic_path, write_json
+from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_range
 from hexad.llm_efficiency.spargeattn.options import (
     Backend,
@@ -28,8 +29,7 @@ from hexad.llm_efficiency.spargeattn.options import (
     describe,
     load,
     make_table,
-    print_json,
-    progress_bar,
+    stderr,
     stdout,
 )
 from hexad.llm_efficiency.spargeattn.tuning_commands import calibrate, tune
@@ -81,7 +81,7 @@ def bench(
     q, k, v = call.q, call.k, call.v
     options: dict[str, Any] = {"is_causal": call.is_causal, "scale": call.scale}
     sparse: dict[str, Any] = {**options, "params": chosen, "quantize": int8, "backend": backend}
-    with progress_bar("bench") as progress, torch.no_grad():
+    with progress_bar(stderr, "bench") as progress, torch.no_grad():
         progress(0.0, "error and sparsity")
         scores = score(chosen, call, backend=backend, quantize=int8)
         _, stats = sparge_attention(q, k, v, **sparse, return_stats=True)

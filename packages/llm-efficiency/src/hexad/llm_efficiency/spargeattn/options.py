@@ -1,16 +1,11 @@
-"""What the commands of spargeattn share: options, checks of files, progress."""
+"""What the commands of spargeattn share: options, and checks of them and of files."""
 
-import json
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hexad.core.errors import InputError
@@ -42,21 +37,6 @@ Backend = Annotated[BackendName, typer.Option(help="Kernel to use.")]
 Quantize = Annotated[bool, typer.Option("--int8", help="Round Q and K to INT8.")]
 Device = Annotated[str, typer.Option(help="Device to run on: cpu, cuda ...")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")]
-
-
-@contextmanager
-def progress_bar(what: str) -> Generator[Any]:
-    """A bar on the terminal's error stream; nothing where that is no terminal."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn(what),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
-        task = bar.add_task(what, total=1.0, note="")
-        yield lambda fraction, note="": bar.update(task, completed=fraction, note=note)
 
 
 def check_out(out: Path | None, inputs: list[Path]) -> None:
@@ -107,11 +87,6 @@ def choose_params(
     if chosen not in layers:
         raise InputError(f"{file} holds the layers {sorted(layers)}, not {chosen}")
     return layers[chosen]
-
-
-def print_json(value: Any) -> None:
-    """JSON as plain lines, never wrapped to the terminal's width."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def describe(path: Path, call: "AttentionCall") -> dict[str, Any]:

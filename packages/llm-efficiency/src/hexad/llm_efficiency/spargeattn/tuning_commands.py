@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hexad.core.errors import InputError, MissingExtraError
+from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_file, check_folder, check_range
 from hexad.llm_efficiency.spargeattn.options import (
     Backend,
@@ -17,8 +18,7 @@ from hexad.llm_efficiency.spargeattn.options import (
     check_out,
     load,
     make_table,
-    print_json,
-    progress_bar,
+    stderr,
     stdout,
 )
 
@@ -61,7 +61,7 @@ def tune(
     )
     for path in [*qkv, *tests]:
         check_file(path, "file of q, k and v")
-    with progress_bar("tune") as progress:
+    with progress_bar(stderr, "tune") as progress:
         found = tuner.fit([load(path, causal, device) for path in qkv], progress)
         found.save(out)
         scored = [(path, score(found, load(path, causal, device), backend=backend)) for path in tests]
@@ -160,7 +160,7 @@ def calibrate(
     if longest is not None and tokens > longest:
         raise InputError(f"--tokens is {tokens}; this model takes {longest} at most")
     batches = _cut(texts, tokenizer, tokens, inputs)
-    with progress_bar("calibrate") as progress:
+    with progress_bar(stderr, "calibrate") as progress:
         layers = calibration.calibrate(loaded, batches, tuner, progress)
     save_layers(layers, out)
     rows = [
