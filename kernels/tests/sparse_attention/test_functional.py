@@ -168,6 +168,16 @@ def test_large_finite_numbers_are_no_infinity():
     torch.testing.assert_close(out, v, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("backend", ["native", "gather", "reference"])
+def test_scores_that_overflow_are_named(structured, backend):
+    if available_backends()[backend] is not None:
+        pytest.skip(f"no {backend} here")
+    q, k, v = structured(256)
+    for q, scale in ((q * 1e30, 1e10), (q, 1e38)):
+        with pytest.raises(InputError, match=r"the scores q k\^T \* scale pass the range"):
+            sparse_attention(q, k, v, theta=1.0, scale=scale, backend=backend)
+
+
 GOOD = torch.zeros(1, 2, 256, 16)
 BAD_CALLS = {
     "three dimensions": ({"q": GOOD[0]}, r"q must be a tensor of shape \(batch, heads, tokens, head_dim\)"),

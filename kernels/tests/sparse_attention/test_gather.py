@@ -36,8 +36,8 @@ def calls(monkeypatch):
     extra=st.integers(0, 70),
     keep=st.floats(0, 1),
     group=st.sampled_from((1, 2)),
-    block_q=st.sampled_from((8, 24, 32)),
-    block_k=st.sampled_from((8, 16, 40)),
+    block_q=st.sampled_from((1, 8, 24, 32)),
+    block_k=st.sampled_from((1, 8, 16, 40)),
     is_causal=st.booleans(),
     seed=st.integers(0, 99),
 )

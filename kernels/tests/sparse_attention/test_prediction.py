@@ -87,6 +87,14 @@ def test_selection_stops_before_tau_is_crossed():
     # 0.5 + 0.3 is all that fits under 0.85; the second row takes its first entry though 0.97 > 0.85.
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_all_of_the_mass_is_all_of_the_tiles(structured, is_causal, predict):
+    # Float32 sums over 256 blocks pass 1 by rounding in many rows.
+    q, k, _ = structured(4096, heads=4)
+    mask = predict(q, k, theta=-1, tau=1.0, is_causal=is_causal, block_q=16, block_k=16)
+    assert (mask == (causal_tiles(4096, 4096, 16, 16) if is_causal else torch.tensor(True))).all()
+
+
 def test_topk_counts_as_python_does(predict):
     q, k = torch.randn(2, 1, 1, 100 * 4, 8).unbind()
     for share in (0.0, 0.004, 0.29, 0.3, 0.57, 1.0):  # 0.29 * 100 is 28.999...

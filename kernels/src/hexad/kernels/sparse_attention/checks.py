@@ -10,6 +10,10 @@ from hexad.kernels.sparse_attention.prediction import num_blocks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
+OVERFLOW = (
+    "the scores q k^T * scale pass the range of their dtype; scale q and k down, or give a smaller scale"
+)
+
 MAX_BLOCK = 2**20
 """Larger tiles are mistakes, and would overflow the kernels' index arithmetic."""
 
@@ -106,15 +110,23 @@ def check_range(name: str, vector: Tensor, low: float, high: float) -> None:
 
 
 def check_finite(**tensors: Tensor) -> None:
-    """Reject NaN and infinity at the price of one sum a tensor.
-
-    A sum over finite numbers may overflow, so only a suspicious sum has its tensor looked at in full.
-    Half precision is summed in float32 (float16 overflows at 65504).
-    """
+    """Reject NaN and infinity at the price of one sum a tensor."""
     for name, x in tensors.items():
-        dtype = torch.float32 if x.dtype == torch.float16 else None
-        if not bool(torch.isfinite(x.sum(dtype=dtype))) and not bool(torch.isfinite(x).all()):
+        if not _is_finite(x):
             raise InputError(f"{name} holds NaN or infinity; look for the layer that made it")
+
+
+def check_output(out: Tensor) -> None:
+    """Reject what scores that overflow leave behind: finite inputs give a finite output otherwise."""
+    if not _is_finite(out):
+        raise InputError(OVERFLOW)
+
+
+def _is_finite(x: Tensor) -> bool:
+    # A sum over finite numbers may overflow, so only a suspicious sum has its tensor looked at in full.
+    # Half precision is summed in float32 (float16 overflows at 65504).
+    dtype = torch.float32 if x.dtype == torch.float16 else None
+    return bool(torch.isfinite(x.sum(dtype=dtype))) or bool(torch.isfinite(x).all())
 
 
 def check_rows(

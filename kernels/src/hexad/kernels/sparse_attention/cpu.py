@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hexad.core.errors import HexadError, InputError
 from hexad.kernels.native import NativeLibrary
+from hexad.kernels.sparse_attention import checks
 from hexad.kernels.sparse_attention.prediction import num_blocks
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -156,9 +157,9 @@ def attend(
         )
     _reject_nonfinite(call.nonfinite)
     if call.empty:
-        raise InputError(
-            f"{call.empty} queries see none of the kept keys; keep at least one tile in every row"
-        )
+        # The kernel knows a query without a key by its scores, which all lie below -1e20.
+        checks.check_rows(block_mask, is_causal=is_causal, n_q=n_q, n_k=n_k, block_q=block_q, block_k=block_k)
+        raise InputError(checks.OVERFLOW)
     return out, call.skipped
 
 
@@ -237,3 +238,5 @@ def _reject_nonfinite(bits: int) -> None:
     names = [name for bit, name in enumerate("qkv") if bits >> bit & 1]
     if names:
         raise InputError(f"{' and '.join(names)} holds NaN or infinity; look for the layer that made it")
+    if bits & 8:
+        raise InputError(checks.OVERFLOW)

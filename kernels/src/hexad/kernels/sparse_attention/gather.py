@@ -102,7 +102,8 @@ def _attend_to_tiles(
         out[rows], log_sum[rows] = _fused(
             q_tiles[rows], _gather(k_tiles, tiles, tokens), _gather(v_tiles, tiles, tokens), scale
         )
-    if diagonal is not None:
+    # Tiles of one query and one key are seen whole or not at all: no tile is crossed then.
+    if diagonal is not None and diagonal.window.shape[1]:
         _add_diagonal(
             out, log_sum, q_tiles, k_tiles, v_tiles, block_mask, diagonal, first_tile, tiles_a_call, scale
         )

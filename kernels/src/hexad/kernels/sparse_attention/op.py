@@ -126,6 +126,8 @@ def block_sparse_attention(
         pv_threshold=pv_threshold,
         quantize=quantize,
     )
+    if backend != "native":
+        checks.check_output(out)
     counts = block_mask.sum().expand(2).clone()
     counts[1] = skipped
     return out, counts

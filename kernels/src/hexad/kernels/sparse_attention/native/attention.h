@@ -36,7 +36,8 @@ struct AttentionCall {
   // Results.
   int64_t skipped;    // (tile, panel) pairs that the second filter left out
   int64_t empty;      // queries that saw no key; their output is 0
-  int32_t nonfinite;  // bit 0, 1, 2: q, k, v hold NaN or infinity, and the output is meaningless
+  // Bit 0, 1, 2: q, k, v hold NaN or infinity. Bit 3: scores overflow float32. The output is then meaningless.
+  int32_t nonfinite;
 };
 
 template <class E>
@@ -366,8 +367,10 @@ class Attention {
       for (int t = 0; t < count; ++t) tiles[t] = key_tile(b, h / group, s.kept[n + t]);
       for (int64_t p = 0; p < panels; ++p) skipped += s.panels[p].step(tiles, count, threshold);
     }
-    for (int64_t p = 0; p < panels; ++p) empty += finish_panel(s.panels[p], b, h, first + p * panel_rows, end, s);
-    return 0;
+    int32_t nonfinite = 0;
+    for (int64_t p = 0; p < panels; ++p)
+      empty += finish_panel(s.panels[p], b, h, first + p * panel_rows, end, s, nonfinite);
+    return nonfinite;
   }
 
   bool start_panel(Panel<E>& panel, int64_t b, int64_t h, int64_t first, int64_t end, float quantum, float factor,
@@ -399,12 +402,17 @@ class Attention {
   }
 
   // Divides by the normaliser and writes the panel's rows; returns how many saw no key.
-  int64_t finish_panel(Panel<E>& panel, int64_t b, int64_t h, int64_t first, int64_t end, Scratch& s) {
+  int64_t finish_panel(Panel<E>& panel, int64_t b, int64_t h, int64_t first, int64_t end, Scratch& s,
+                       int32_t& nonfinite) {
     const int rows = int(std::min(panel_rows, end - first)), lanes = panel.shape.lanes, dims = shape.value_dims;
     const PanelBuffers& buffer = panel.buffer;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
     int64_t empty = 0;
     for (int lane = 0; lane < lanes; ++lane) {
+      // A query with a key has a sum that its largest score made at least 2^-kSlack, unless scores overflowed.
       const bool saw_none = buffer.reference[lane] <= kFloor;
+      const float sum = buffer.sum[lane], reference = buffer.reference[lane];
+      if (lane < rows && !saw_none && !(sum > 0 && sum < infinity && reference < infinity)) nonfinite |= 8;
       buffer.sum[lane] = saw_none ? 0.0f : 1.0f / buffer.sum[lane];
       empty += saw_none && lane < rows;
     }

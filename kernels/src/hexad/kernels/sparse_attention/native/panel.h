@@ -205,7 +205,8 @@ struct Panel {
         if constexpr (Masked) last[v] = load(buffer.last_key + lane + v * kWidth) - int32_t(tile.first_key);
       }
       auto weight = [&](int r, int v) {
-        VecF x = to_float(load(scores + r * lanes + lane + v * kWidth)) * factor - reference[v];
+        // Rounded as the maximum was: beyond 2^31 half a unit in the last place is a factor of 2^128.
+        VecF x = rounded_product(to_float(load(scores + r * lanes + lane + v * kWidth)), splat(factor)) - reference[v];
         if constexpr (Masked) x = last[v] >= r ? x : splat(kHidden);
         const VecF p = exp2<E::kDegree>(x);
         sum[v] += p;

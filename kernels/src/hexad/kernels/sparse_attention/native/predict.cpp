@@ -297,7 +297,8 @@ class Prediction {
       double sum = 0;
       for (; take < k_blocks; ++take) {
         sum += s.scores[uint32_t(s.order[take])];
-        if (float(sum) > c.tau[h]) break;
+        // The whole mass is 1 but for rounding, so tau = 1 is said outright to take every block.
+        if (c.tau[h] < 1 && float(sum) > c.tau[h]) break;
       }
       take = std::max<int64_t>(take, 1);
     }

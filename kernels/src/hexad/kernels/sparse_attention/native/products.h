@@ -157,8 +157,12 @@ inline __attribute__((always_inline)) void amx_clear() {
   _tile_zero(3);
 }
 
+// GCC's tile loads do not say that they read memory, so stores before them must be made to happen before them.
+inline __attribute__((always_inline)) void amx_see_stores() { asm volatile("" ::: "memory"); }
+
 template <class Scalar>
 inline __attribute__((always_inline)) void amx_load(const Scalar* c, ptrdiff_t lanes) {
+  amx_see_stores();
   _tile_loadd(0, c, lanes * 4);
   _tile_loadd(1, c + 16, lanes * 4);
   _tile_loadd(2, c + 16 * lanes, lanes * 4);
@@ -178,6 +182,7 @@ inline __attribute__((always_inline)) void amx_store(Scalar* c, ptrdiff_t lanes)
 template <int Terms, bool Int8>
 inline __attribute__((always_inline)) void amx_add(const char* a, ptrdiff_t a_row, ptrdiff_t a_term,
                                                    const int32_t* b, ptrdiff_t lanes, ptrdiff_t b_term, int steps) {
+  amx_see_stores();
   for (int s = 0; s < steps; ++s)
     for (int i = 0; i < Terms; ++i) {
       const char* left = a + i * a_term + s * 64;

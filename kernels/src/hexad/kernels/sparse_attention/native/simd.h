@@ -72,6 +72,17 @@ inline VecF maximum(VecF a, VecF b) {
 }
 inline VecI maximum(VecI a, VecI b) { return a > b ? a : b; }
 
+// a * b rounded on its own: the compiler may not fuse it with what is added to it.
+inline VecF rounded_product(VecF a, VecF b) {
+  VecF product = a * b;
+#if defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#endif
+  return product;
+}
+
 inline bool any_greater(VecF a, VecF b) {
 #if defined(HEXAD_AVX512)
   return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ) != 0;
