@@ -1,11 +1,12 @@
 import os
+import re
 import stat
 
 import pytest
 
 from hexad.core.errors import InputError
-from hexad.core.files import atomic_open, atomic_path, writable_folder, write_json
-from hexad.core.validation import check_choice, check_file, check_range
+from hexad.core.files import atomic_open, atomic_path, writable_file, writable_folder, write_json
+from hexad.core.validation import check_choice, check_count, check_file, check_flag, check_folder, check_range
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -64,3 +65,39 @@ def test_wrong_values_are_named_with_their_bounds():
         check_range("x", "three")  # ty: ignore[invalid-argument-type]
     with pytest.raises(InputError, match="unknown preset 'fulll'; did you mean 'full'"):
         check_choice("preset", "fulll", ["tiny", "full"])
+    with pytest.raises(InputError, match="unknown preset None; known: full, tiny"):
+        check_choice("preset", None, ["tiny", "full"])  # ty: ignore[invalid-argument-type]
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "message"),
+    [
+        (check_flag, "yes", "x is 'yes'; it must be True or False"),
+        (check_flag, 1, "x is 1;"),
+        (check_count, 2.5, "x is 2.5; it must be a whole number of at least 1"),
+        (check_count, True, "x is True;"),
+        (check_count, "3", "x is '3';"),
+        (check_count, 0, "x is 0;"),
+    ],
+)
+def test_flags_and_counts_are_no_other_numbers(check, value, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        check("x", value)
+    assert check_flag("x", True) is True
+    assert check_count("x", 2, 2) == 2
+
+
+@pytest.mark.parametrize("check", [check_file, check_folder, writable_file, writable_folder])
+def test_what_is_no_path_is_refused(check):
+    for value in (5, None, ["a"]):
+        with pytest.raises(InputError, match="model must be a path, not "):
+            check(value, "model")
+
+
+def test_a_file_to_write_gets_its_folder(tmp_path):
+    path = writable_file(tmp_path / "deep" / "er" / "a.txt")
+    path.write_text("")
+    with pytest.raises(InputError, match=r"output .*deep is a folder; name a file"):
+        writable_file(tmp_path / "deep")
+    with pytest.raises(InputError, match=r"folder of output .*a\.txt is a file; name a folder"):
+        writable_file(path / "b.txt")

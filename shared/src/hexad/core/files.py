@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_path
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def writable_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
     Raises:
         InputError: it is a file, or cannot be made or written.
     """
-    folder = Path(path)
+    folder = check_path(path, what)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -71,3 +72,16 @@ def writable_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
         raise InputError(
             f"{what} {folder} cannot be written ({error.strerror or error}); name one that can"
         ) from None
+
+
+def writable_file(path: str | os.PathLike[str], what: str = "output") -> Path:
+    """The path of a file to write, its folder made where it is missing and proved to be writable.
+
+    Raises:
+        InputError: it is no path, a folder, or in a folder that cannot be written.
+    """
+    file = check_path(path, what)
+    if file.is_dir():
+        raise InputError(f"{what} {file} is a folder; name a file")
+    writable_folder(file.parent, f"folder of {what}")
+    return file

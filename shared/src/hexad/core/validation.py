@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,8 +27,9 @@ def check_choice(what: str, value: str, known: Iterable[str], where: str = "") -
     `where` completes the message: `unknown <what> '<value>' <where>; did you mean ...?`
     """
     names = list(known)
-    if value not in names:
-        raise InputError(f"unknown {what} {value!r}{' ' + where if where else ''}; {near_miss(value, names)}")
+    if not isinstance(value, str) or value not in names:
+        hint = near_miss(str(value), names)
+        raise InputError(f"unknown {what} {value!r}{' ' + where if where else ''}; {hint}")
     return value
 
 
@@ -53,9 +55,30 @@ def check_range(
     return value
 
 
-def check_file(path: str | Path, what: str = "file") -> Path:
+def check_flag(what: str, value: bool) -> bool:
+    """Return `value` if it is True or False, else raise `InputError`: neither 1 nor "yes" is meant."""
+    if not isinstance(value, bool):
+        raise InputError(f"{what} is {value!r}; it must be True or False")
+    return value
+
+
+def check_count(what: str, value: int, low: int = 1) -> int:
+    """Return `value` if it is an int of at least `low`, else raise `InputError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InputError(f"{what} is {value!r}; it must be a whole number of at least {low}")
+    return value
+
+
+def check_path(path: str | os.PathLike[str], what: str = "path") -> Path:
+    """Return `path` as a Path if it is one or a string, else raise `InputError`."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"{what} must be a path, not {path!r}")
+    return Path(path)
+
+
+def check_file(path: str | os.PathLike[str], what: str = "file") -> Path:
     """Return the path of an existing, readable file, else raise `InputError`."""
-    file = Path(path)
+    file = check_path(path, what)
     if file.is_dir():
         raise InputError(f"{what} {file} is a folder; name a file")
     if not file.exists():
@@ -70,9 +93,9 @@ def check_file(path: str | Path, what: str = "file") -> Path:
         raise InputError(f"{what} {file} cannot be read ({error.strerror})") from None
 
 
-def check_folder(path: str | Path, what: str = "folder") -> Path:
+def check_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
     """Return the path of an existing folder, else raise `InputError`."""
-    folder = Path(path)
+    folder = check_path(path, what)
     if not folder.exists():
         raise InputError(f"{what} {folder} does not exist")
     if not folder.is_dir():
