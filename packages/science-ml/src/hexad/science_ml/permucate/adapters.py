@@ -101,7 +101,7 @@ class DoubleMLCate(BaseEstimator):
             from doubleml import DoubleMLData, DoubleMLIRM
         except ImportError as error:
             raise MissingExtraError(
-                'doubleml is not installed; run: pip install "hexad-science-ml[study]"'
+                'doubleml is not installed; run: pip install "hexad-science-ml[peers]"'
             ) from error
         from hexad.science_ml.permucate.learners import classifier_of
 

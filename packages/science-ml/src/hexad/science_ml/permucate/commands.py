@@ -1,8 +1,6 @@
 """The command line: `hexad science-ml permucate data.csv --treatment T --outcome Y`."""
 
-import json
 import os
-import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
 from hexad.core.errors import InputError
+from hexad.core.terminal import print_json, progress_bar
 
 
 class _FileOrCommand(TyperGroup):
@@ -132,8 +130,11 @@ def rank(
         random_state=seed,
     )
     measures = ("permucate", "loco") if loco else ("permucate",)
-    with _progress(quiet=as_json) as progress, _warnings_as_lines():
-        found = settings.measure(data.covariates, data.outcome, data.treatment, measures, progress)
+    with progress_bar(stderr, "fitting", quiet=as_json) as tell, _warnings_as_lines():
+        found = settings.measure(
+            data.covariates, data.outcome, data.treatment, measures,
+            lambda done, total: tell(done / total, f"{done} of {total} fits"),
+        )  # fmt: skip
     writable_folder(out, "report folder")
     frame = found["permucate"].summary(adjustment=adjust)
     if loco:
@@ -158,8 +159,7 @@ def rank(
     }  # fmt: skip
     write_json(files[2], summary)
     if as_json:
-        payload = summary | {"importances": frame.to_dicts(), "files": [str(path) for path in files]}
-        sys.stdout.write(json.dumps(payload, indent=2, ensure_ascii=False) + "\n")
+        print_json(summary | {"importances": frame.to_dicts(), "files": [str(path) for path in files]})
         return
     for note in data.notes:
         stdout.print(note, markup=False)
@@ -188,15 +188,6 @@ def _print_ranking(frame: Any, rows: int, treated: int) -> None:
         shown.add_row(str(place), name, f"{row['importance']:.3g}", interval, *numbers)
     stdout.print(shown)
     stdout.print(f"{rows} rows, {treated} treated; bold: p < 0.05 (one-sided)")
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Generator[Any]:
-    """A bar on a terminal alone; yields the function that moves it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as bar:
-        task = bar.add_task("fitting", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
