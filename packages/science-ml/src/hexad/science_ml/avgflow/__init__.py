@@ -1,8 +1,8 @@
 """SO(3)-averaged flow matching: 3D conformers of molecules by a flow whose target is exact, not sampled.
 
 `ConformerGenerator.from_checkpoint().embed(mol, 10)` makes conformers as RDKit's EmbedMultipleConfs does;
-`averaged_velocity` and `matrix_fisher_mean` are the method for any point sets; `FlowMatcher`, `make_reflow_pairs`
-and the training commands make networks. Source: Cao et al., ICML 2025, arXiv 2507.09785.
+`averaged_velocity` and `matrix_fisher_mean` are the method for any point sets; `FlowMatcher` and
+`make_reflow_pairs` train networks. Source: Cao et al., ICML 2025, arXiv 2507.09785.
 """
 
 import importlib

@@ -17,7 +17,8 @@ from rdkit import Chem, RDConfig, rdBase
 from rdkit.Chem import rdDistGeom, rdForceFieldHelpers, rdMolAlign, rdMolDescriptors
 
 from hexad.core.errors import HexadError, InputError
-from hexad.science_ml.avgflow.molecules import canonical_smiles, read_molecule
+from hexad.science_ml.avgflow.molecules import canonical_smiles, conformer_positions, read_molecule
+from hexad.science_ml.avgflow.stereo import stereo_kept
 
 ELEMENTS = ("H", "C", "N", "O", "F", "S", "Cl", "Br")
 """Of the packaged molecules, and so of a network trained on them."""
@@ -130,10 +131,11 @@ def make_ensemble(smiles: str, config: EmbedConfig = EmbedConfig()) -> Ensemble:
         if not identifiers:
             raise InputError(f"{name} cannot be embedded by ETKDGv3")
         results = rdForceFieldHelpers.MMFFOptimizeMoleculeConfs(mol, maxIters=config.iterations)
+        right = stereo_kept(mol, conformer_positions(mol))
         good = [
             (energy, number)
-            for number, (status, energy) in zip(identifiers, results, strict=True)
-            if status == 0 and stereo_matches(mol, number, name)
+            for number, (status, energy), kept in zip(identifiers, results, right, strict=True)
+            if status == 0 and kept
         ]
     if not good:
         raise InputError(f"no conformer of {name} converged with its stereochemistry kept")
@@ -142,13 +144,6 @@ def make_ensemble(smiles: str, config: EmbedConfig = EmbedConfig()) -> Ensemble:
     positions = np.stack([mol.GetConformer(number).GetPositions() for number in kept])
     positions -= positions.mean(axis=1, keepdims=True)
     return Ensemble(name, positions.astype(np.float32), np.array([energies[number] for number in kept]))
-
-
-def stereo_matches(mol: Chem.Mol, conformer: int, smiles: str) -> bool:
-    """Whether the stereochemistry seen in a conformer is that of a canonical SMILES."""
-    seen = Chem.Mol(mol, confId=conformer)
-    Chem.AssignStereochemistryFrom3D(seen)
-    return canonical_smiles(seen) == smiles
 
 
 def _prune(mol: Chem.Mol, ordered: Sequence[int], threshold: float) -> list[int]:

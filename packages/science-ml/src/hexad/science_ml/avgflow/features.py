@@ -11,6 +11,7 @@ from rdkit import Chem
 
 from hexad.science_ml.avgflow.batching import LAPLACIAN_FEATURES, MoleculeGraph
 from hexad.science_ml.avgflow.molecules import BOND_TYPES, ELEMENTS, canonical_smiles
+from hexad.science_ml.avgflow.stereo import centres, double_bonds
 
 CIS, TRANS, FIRST_NEIGHBOUR = 5, 6, 7
 
@@ -21,7 +22,6 @@ _HYBRIDIZATIONS = (
     Chem.HybridizationType.SP3D,
     Chem.HybridizationType.SP3D2,
 )
-_TURNS = (Chem.ChiralType.CHI_TETRAHEDRAL_CW, Chem.ChiralType.CHI_TETRAHEDRAL_CCW)
 
 
 def featurize(mol: Chem.Mol, *, stereo: bool = True) -> MoleculeGraph:
@@ -100,50 +100,10 @@ def edge_types(mol: Chem.Mol, *, stereo: bool = True) -> Int[np.ndarray, "n n"]:
         i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         types[i, j] = types[j, i] = BOND_TYPES[bond.GetBondType()]
     if stereo:
-        _mark_double_bonds(mol, types)
-        _mark_centres(mol, types)
+        for a, _, _, b, cis in double_bonds(mol):
+            # A bond between them (a ring of four) says more.
+            if types[a, b] == 0:
+                types[a, b] = types[b, a] = CIS if cis else TRANS
+        for centre, order in centres(mol):
+            types[centre, order] = FIRST_NEIGHBOUR + np.arange(len(order))
     return types
-
-
-def _mark_double_bonds(mol: Chem.Mol, types: Int[np.ndarray, "n n"]) -> None:
-    """Mark the substituents at both ends of each double bond of known geometry as cis or trans."""
-    cis_names = (Chem.BondStereo.STEREOCIS, Chem.BondStereo.STEREOZ)
-    trans_names = (Chem.BondStereo.STEREOTRANS, Chem.BondStereo.STEREOE)
-    for bond in mol.GetBonds():
-        if bond.GetStereo() not in cis_names + trans_names:
-            continue
-        begin, end = bond.GetBeginAtom(), bond.GetEndAtom()
-        first, second = bond.GetStereoAtoms()
-        same_side = bond.GetStereo() in cis_names
-        for a in (atom.GetIdx() for atom in begin.GetNeighbors() if atom.GetIdx() != end.GetIdx()):
-            for b in (atom.GetIdx() for atom in end.GetNeighbors() if atom.GetIdx() != begin.GetIdx()):
-                # Each change to the other substituent of an end turns cis into trans.
-                cis = same_side ^ (a != first) ^ (b != second)
-                # A bond between them (a ring of four) says more.
-                if types[a, b] == 0:
-                    types[a, b] = types[b, a] = CIS if cis else TRANS
-
-
-def _mark_centres(mol: Chem.Mol, types: Int[np.ndarray, "n n"]) -> None:
-    """Number the neighbours of each stereocentre so that, seen from the first, the rest turn clockwise.
-
-    The order is that of canonical ranks, its last two swapped where it turns the other way; a centre with
-    three neighbours (a sulfoxide) has its lone pair in the fourth place.
-    """
-    centres = [atom for atom in mol.GetAtoms() if atom.GetChiralTag() in _TURNS]
-    if not centres:
-        return
-    ranks = list(Chem.CanonicalRankAtoms(mol, breakTies=True))
-    for atom in centres:
-        neighbours = [other.GetIdx() for other in atom.GetNeighbors()]
-        if len(neighbours) not in (3, 4):
-            continue
-        # RDKit's tag speaks of the neighbours in the order of the atom's bonds, which GetNeighbors follows.
-        order = sorted(neighbours, key=lambda index: ranks[index])
-        places = [neighbours.index(index) for index in order]
-        odd = sum(a > b for k, a in enumerate(places) for b in places[k + 1 :]) % 2
-        clockwise = (atom.GetChiralTag() == Chem.ChiralType.CHI_TETRAHEDRAL_CW) ^ bool(odd)
-        if not clockwise:
-            order[-2], order[-1] = order[-1], order[-2]
-        for place, index in enumerate(order):
-            types[atom.GetIdx(), index] = FIRST_NEIGHBOUR + place
