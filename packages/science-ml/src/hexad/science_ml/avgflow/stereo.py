@@ -59,7 +59,7 @@ def double_bonds(mol: Chem.Mol) -> Iterator[tuple[int, int, int, int, bool]]:
 def stereo_kept(
     mol: Chem.Mol, positions: Float[np.ndarray, "conformers n 3"]
 ) -> Bool[np.ndarray, " conformers"]:
-    """Whether each conformer has the stereochemistry that the molecule specifies; what it leaves open is free.
+    """Whether each conformer has the stereochemistry that the molecule specifies; the rest is free.
 
     A centre must lie within the tetrahedron of its neighbours; flattened ones, and double bonds twisted by
     more than 60 degrees, count as wrong.
