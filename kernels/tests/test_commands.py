@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from hexad.core.errors import InputError
 from hexad.kernels.commands import app
+from hexad.kernels.sparse_attention import benchmark
 
 
 def run(*arguments):
@@ -24,6 +25,16 @@ def test_info_says_which_path_serves_and_why_others_cannot():
     assert operation["serves"] == ("native" if reasons["native"] is None else "gather")
     assert reasons["triton"]  # there is no GPU on a CPU
     assert operation["serves"] in run("info").stdout
+
+
+def test_info_keeps_paths_whole(monkeypatch):
+    """However narrow the terminal is: they are there to be copied."""
+    reason = "g++ failed: no space left (tried before; delete /" + "deep/" * 40 + "x.failed to try again) [1]"
+    monkeypatch.setattr(benchmark, "paths", lambda: {"gather": None, "native": reason})
+    monkeypatch.setattr(benchmark, "serving", lambda: "gather")
+    shown = run("info").stdout.splitlines()
+    assert f"  native  cannot: {reason}" in shown
+    assert "  gather  can serve" in shown
 
 
 def test_native_code_switched_off_is_given_as_the_reason():

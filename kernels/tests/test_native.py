@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -146,8 +147,15 @@ def test_broken_compiler_is_asked_once(
     assert "error: out of luck" in caplog.text
     asked = len(log_lines(broken))
     assert asked > 0
-    assert NativeLibrary("answer", folder, FUNCTIONS).load() is None
+    library = NativeLibrary("answer", folder, FUNCTIONS)
+    assert library.load() is None
     assert len(log_lines(broken)) == asked
+    (failed,) = cache.glob("*.failed")
+    assert "error: out of luck" in library.status()  # the cause is remembered, not only that there was one
+    assert f"delete {failed} to try again" in library.status()
+    failed.unlink()
+    assert NativeLibrary("answer", folder, FUNCTIONS).load() is None
+    assert len(log_lines(broken)) == 2 * asked
     (folder / "answer.h").write_text("#pragma once\nconstexpr int kBase = 60;\n")
     assert NativeLibrary("answer", folder, FUNCTIONS).load() is None
     assert len(log_lines(broken)) > asked
@@ -234,6 +242,22 @@ def test_processes_that_start_together_build_once(folder: Path, tmp_path: Path, 
     assert len([line for line in log_lines(slow) if " -c " in line]) == 1
     assert len(list(cache.glob("*.so"))) == 1
     assert not [path for path in cache.iterdir() if path.is_dir()]  # no scratch is left behind
+
+
+@needs_compiler
+def test_scratch_of_killed_builds_is_swept(folder: Path, cache: Path) -> None:
+    old, young = cache / "answer-0123456789abcdef-old", cache / "answer-0123456789abcdef-young"
+    other = cache / "question-0123456789abcdef-old"
+    for scratch in (old, young, other):
+        scratch.mkdir(mode=0o700, parents=True)
+        (scratch / "half.o").write_bytes(b"x")
+    cache.chmod(0o700)
+    hours_ago = time.time() - 2 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    os.utime(other, (hours_ago, hours_ago))
+    assert NativeLibrary("answer", folder, FUNCTIONS).load() is not None
+    # The young one may be of a process that builds another version now; the other library's is its own.
+    assert [path.name for path in sorted(cache.iterdir()) if path.is_dir()] == [young.name, other.name]
 
 
 @needs_compiler

@@ -206,6 +206,8 @@ BAD_CALLS = {
     "block": ({"block_q": 0}, "block_q must be a positive integer, got 0"),
     "fractional block": ({"block_k": 64.0}, "block_k must be a positive integer, got 64.0"),
     "scale": ({"scale": math.inf}, "scale must be a finite number"),
+    "scale of a word": ({"scale": "x"}, "scale must be a number, got 'x'"),
+    "scale of a tensor": ({"scale": torch.ones(3)}, "scale must be a number"),
     "negative scale": ({"scale": -0.2}, "above zero, got -0.2"),
     "scale of zero": ({"scale": 0.0}, "above zero, got 0.0"),
     "huge block": ({"block_q": 2**62}, "no tile may be larger"),
@@ -214,6 +216,12 @@ BAD_CALLS = {
         {"backend": "gather", "pv_threshold": 5.0},
         "'gather' cannot run this call: it has no second filter",
     ),
+    "sparse": ({"q": GOOD.to_sparse()}, "q is a sparse_coo tensor; give a dense"),
+    "flags": ({"is_causal": 1}, "is_causal is 1; it must be True or False"),
+    "flag of the filter": ({"smooth_k": "yes"}, "smooth_k is .yes.; it must be True or False"),
+    "no theta": ({"theta": None}, "theta must be one number or one for each of 2 query heads, got None"),
+    "a word for two numbers": ({"tau": "12"}, "tau must be one number or one for each of 2"),
+    "theta without numbers": ({"theta": torch.ones(2, device="meta")}, "theta is on the meta device"),
     "gradients": ({"q": GOOD.clone().requires_grad_()}, "inference and computes no gradient"),
 }
 

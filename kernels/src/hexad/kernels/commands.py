@@ -48,13 +48,13 @@ def info(as_json: Json = False) -> None:
         return
     for name, operation in found["operations"].items():
         stdout.print(f"[bold]{name}[/]: served by [bold]{operation['serves']}[/] on this CPU")
-        table = Table(box=None, padding=(0, 2, 0, 2), show_header=False)
+        width = max(map(len, operation["reasons_against"]))
         for path, reason in operation["reasons_against"].items():
             note = "can serve" if reason is None else f"cannot: {reason}"
-            table.add_row(
-                path, f"{note}: {operation['native']}" if path == "native" and reason is None else note
-            )
-        stdout.print(table)
+            if path == "native" and reason is None:
+                note += f": {operation['native']}"
+            # Not a table: its cells would break the paths, which are there to be copied.
+            stdout.print(f"  {path:<{width}}  {note}", soft_wrap=True, markup=False)
     stdout.print(f"Native code is kept in {found['cache']}", soft_wrap=True)
 
 

@@ -13,6 +13,7 @@ together build once.
 Environment: `HEXAD_NATIVE=0` switches native code off, `CXX` names the compiler to try first.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import logging
@@ -44,6 +45,8 @@ _OPENMP = "-fopenmp"
 _BUILD_SECONDS = 300
 # A build that failed is not tried again by every process, only after this long or when anything has changed.
 _RETRY_SECONDS = 24 * 3600
+# No build takes as long, so a scratch folder of that age is of a process that was killed.
+_SCRATCH_SECONDS = 3600
 
 
 class _UnavailableError(Exception):
@@ -158,10 +161,12 @@ class NativeLibrary:
     def _build(self, compiler: _Compiler, folder: Path, stem: str) -> Path:
         failed = folder / f"{stem}.failed"
         if failed.exists() and time.time() - failed.stat().st_mtime < _RETRY_SECONDS:
-            raise _UnavailableError(f"the build failed before (delete {failed} to try again)")
+            reason = failed.read_text().strip()
+            raise _UnavailableError(f"{reason} (tried before; delete {failed} to try again)")
         for old in folder.glob(f"{stem}-*.so"):
             logger.warning("%s is damaged and is built again", old)
             old.unlink()
+        _sweep(folder, self._name)
         began = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix=f"{stem}-", dir=folder) as scratch:
             try:
@@ -294,6 +299,14 @@ def _sound_file(folder: Path, stem: str) -> Path | None:
     except OSError:
         return None
     return None
+
+
+def _sweep(folder: Path, name: str) -> None:
+    """Remove the scratch folders of builds that were killed."""
+    for path in folder.glob(f"{name}-*"):
+        with contextlib.suppress(OSError):  # another process may be sweeping too
+            if path.is_dir() and time.time() - path.stat().st_mtime > _SCRATCH_SECONDS:
+                shutil.rmtree(path)
 
 
 def _check_private(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Everything that can be wrong with a call of sparse attention, said before any work is done."""
 
+import numbers
 from collections.abc import Sequence
 
 import torch
@@ -22,6 +23,9 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor | None, *, is_causal: bool) ->
     """Reject shapes, dtypes and devices that do not belong together."""
     given = {"q": q, "k": k} | ({} if v is None else {"v": v})
     for name, x in given.items():
+        if isinstance(x, Tensor) and (x.is_nested or x.layout != torch.strided):
+            kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise InputError(f"{name} is a {kind} tensor; give a dense (strided) one")
         if not isinstance(x, Tensor) or x.dim() != 4:
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"{name} must be a tensor of shape (batch, heads, tokens, head_dim), got {got}")
@@ -89,10 +93,19 @@ def per_head(name: str, value: float | Sequence[float] | Tensor, heads: int) -> 
     """`value` as a float64 vector of one entry a query head."""
     if isinstance(value, Tensor):
         vector = value.detach().to(torch.float64)
-    elif isinstance(value, (int, float)):
+    elif isinstance(value, (int, float, numbers.Real)):  # the last are NumPy's scalars
         return torch.full((heads,), float(value), dtype=torch.float64)
     else:
-        vector = torch.tensor([float(x) for x in value], dtype=torch.float64)
+        try:
+            if isinstance(value, str):
+                raise TypeError
+            vector = torch.tensor([float(x) for x in value], dtype=torch.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{name} must be one number or one for each of {heads} query heads, got {value!r}"
+            ) from None
+    if vector.is_meta:
+        raise InputError(f"{name} is on the meta device and holds no numbers; give one with values")
     if vector.dim() == 0:
         return vector.expand(heads).clone()
     if vector.shape != (heads,):

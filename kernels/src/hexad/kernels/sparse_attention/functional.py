@@ -1,6 +1,7 @@
 """The public functions of sparse attention: checks at the door, then the registered operators."""
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, overload
 
@@ -9,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_flag
 from hexad.kernels.sparse_attention import checks, op
 from hexad.kernels.sparse_attention.backends import (
     Backend,
@@ -34,6 +36,8 @@ def available_backends(device: str = "cpu", dtype: torch.dtype = torch.float32) 
 def _scale(scale: float | None, d: int) -> float:
     if scale is None:
         return d**-0.5
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+        raise InputError(f"scale must be a number, got {scale!r}")
     if not (math.isfinite(scale) and scale > 0):
         # torch's own causal attention is wrong for a scale of zero or less, and the backends build on it.
         raise InputError(f"scale must be a finite number above zero, got {scale}; negate q instead")
@@ -53,6 +57,8 @@ def _check_call(
     backend: Backend,
 ) -> tuple[Name, Tensor | None]:
     """Reject what can be rejected unseen; the backend that will run, and pv_threshold by head."""
+    check_flag("is_causal", is_causal)
+    check_flag("quantize", quantize)
     checks.check_tensors(q, k, v, is_causal=is_causal)
     checks.check_blocks(block_q, block_k)
     checks.check_inference_only(q, k, v)
@@ -97,6 +103,8 @@ def _attend(
     needed = q_blocks * k_blocks
     if is_causal:
         needed = int(causal_tiles(q.shape[2], k.shape[2], block_q, block_k).sum())
+    if counts.is_meta:
+        raise InputError("q, k and v are on the meta device and hold no numbers; ask for no return_stats")
     kept, skipped = counts.tolist()
     return out, AttentionStats(chosen, batch * heads * needed, kept, skipped)
 
@@ -143,6 +151,11 @@ def predict_block_mask(
     Raises:
         InputError: for shapes, dtypes or devices that do not fit, options out of range, NaN or infinity.
     """
+    check_flag("is_causal", is_causal)
+    check_flag("attention_sink", attention_sink)
+    check_flag("smooth_k", smooth_k)
+    if force_diagonal is not None:
+        check_flag("force_diagonal", force_diagonal)
     checks.check_tensors(q, k, None, is_causal=is_causal)
     native = choose_prediction(backend, q.device.type, q.dtype) == "native"
     checks.check_blocks(block_q, block_k)
