@@ -1,11 +1,8 @@
 """The commands as a user calls them: `hexad vision-robustness laion-c ...`."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -117,40 +114,6 @@ def test_apply_refuses_a_missing_or_empty_folder_and_one_inside_the_other(run, p
     ):
         code, _, stderr = run("apply", source, target)
         assert (code, message in stderr) == (2, True)
-
-
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    for number in range(24):
-        Image.fromarray(load_photograph("china")[:300, number : number + 300]).save(
-            photos / f"{number:02}.bmp"
-        )
-    out = tmp_path / "out"
-    command = [
-        sys.executable, "-m", "hexad.core.cli", "vision-robustness", "laion-c", "apply",
-        str(photos), str(out), "--types", "vertical_lines", "--jobs", "2",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 90
-    while len(list(out.rglob("*.JPEG"))) < 10 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    # A terminal's Ctrl-C goes to the workers too.
-    os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "the same command goes on from there" in stderr
-    assert "Traceback" not in stderr
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["complete"] is False
-    assert 0 < len(manifest["images"]) < 24
-    listed = [name for record in manifest["images"].values() for name in record["outputs"]]
-    written = [path.relative_to(out).as_posix() for path in out.rglob("*.JPEG")]
-    assert sorted(listed) == sorted(written), "what the workers had finished is recorded"
-    assert not [path for path in out.rglob(".*") if path.is_file()], "no half-written file is left"
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "120 images written" not in done.stdout
-    assert len(list(out.rglob("*.JPEG"))) == 120
 
 
 def test_preview_draws_all_thirty_distortions(run, photos, tmp_path):

@@ -118,6 +118,19 @@ def test_overwrite_deletes_nothing_where_the_tiles_are_refused(source, tmp_path)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
+def test_strict_overwrite_deletes_nothing_where_an_image_cannot_be_read(source, tmp_path):
+    out = tmp_path / "out"
+    apply_folder(source, out, GLITCHED)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (source / "dog/z.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"dog/z\.png: no image that Pillow can read; without --strict"):
+        apply_folder(source, out, replace(GLITCHED, seed=1), strict=True, overwrite=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (source / "dog/z.png").unlink()
+    summary = apply_folder(source, out, replace(GLITCHED, seed=1), strict=True, overwrite=True)
+    assert (summary.written, summary.kept) == (2, 0)
+
+
 def test_a_refused_run_leaves_no_folder(source, tmp_path):
     with pytest.raises(InputError, match="tile folder nowhere"):
         apply_folder(source, tmp_path / "a/b", ApplyConfig(types=("mosaic",), tiles="nowhere"))

@@ -1,18 +1,18 @@
 """The command line: `hexad vision-robustness laion-c apply | evaluate | preview | tiles`."""
 
 import dataclasses
-import json
-import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from hexad.core.environment import cores
 from hexad.core.errors import InputError
+from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_file, check_folder
-from hexad.vision_robustness.laion_c.terminal import print_summary, progress_bar, warnings_as_lines
+from hexad.vision_robustness.laion_c.interrupts import terminate_as_interrupt
+from hexad.vision_robustness.laion_c.terminal import print_accuracy, print_applied, warnings_as_lines
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -86,47 +86,32 @@ def apply(
         format=image_format,
         tiles=tiles,
     )
-    with progress_bar(stderr, quiet=as_json) as bar, warnings_as_lines(stderr):
-        task = bar.add_task("reading", total=None)
+    with terminate_as_interrupt() as terminated:
         try:
-            summary = apply_folder(
-                source,
-                target,
-                config,
-                jobs=_processors() if jobs is None else jobs,
-                strict=strict,
-                overwrite=overwrite,
-                progress=lambda done, total, note: bar.update(
-                    task, completed=done, total=total, description=note[-40:]
-                ),
-            )
+            with progress_bar(stderr, "distort", quiet=as_json) as tell, warnings_as_lines(stderr):
+                summary = apply_folder(
+                    source,
+                    target,
+                    config,
+                    jobs=cores() if jobs is None else jobs,
+                    strict=strict,
+                    overwrite=overwrite,
+                    progress=lambda done, total, note: tell(done / total, f"{done} of {total}, {note[-40:]}"),
+                )
         except KeyboardInterrupt:
-            bar.stop()
             stderr.print(
                 f"Interrupted: what is finished is kept in {target}; the same command goes on from there.",
                 soft_wrap=True,
                 markup=False,
             )
-            raise typer.Exit(130) from None
+            # As a shell counts them: 128 and the number of the signal.
+            raise typer.Exit(143 if terminated() else 130) from None
+    if as_json:
+        print_json(dataclasses.asdict(summary) | {"folder": str(summary.folder)})
+    else:
+        print_applied(stdout, summary)
     for name, reason in summary.skipped.items():
         stderr.print(f"skipped {name}: {reason}", style="yellow", markup=False, soft_wrap=True)
-    if as_json:
-        _print_json(dataclasses.asdict(summary) | {"folder": str(summary.folder)})
-    else:
-        kept = f" ({summary.kept} were there)" if summary.kept else ""
-        if summary.removed:
-            stdout.print(f"outdated images removed: {summary.removed}")
-        stdout.print(
-            f"{summary.written} images written{kept} from {summary.images} sources to {target}",
-            soft_wrap=True,
-            markup=False,
-        )
-        if summary.tiles is not None:
-            stdout.print(
-                f"tiles: {summary.tiles['count']} {summary.tiles['from']}", soft_wrap=True, markup=False
-            )
-        if summary.alpha:
-            stdout.print(f"alpha of {summary.alpha} images was composited on white")
     if summary.skipped:
         plural = "" if len(summary.skipped) == 1 else "s"
         stderr.print(f"{len(summary.skipped)} source{plural} could not be read", style="yellow")
@@ -174,17 +159,7 @@ def evaluate(
 
         hexad vision-robustness laion-c evaluate --preds preds.npz
     """
-    if (model is None) == (preds is None):
-        raise InputError(
-            "give either a folder and --model (timm:NAME,CHECKPOINT; FILE.pt2; a TorchScript file; or "
-            "package.module:function), or --preds FILE.npz"
-        )
-    if (root is None) == (model is not None):
-        raise InputError(
-            "--model needs a labelled folder"
-            if model
-            else "--preds names its images itself; leave out the folder"
-        )
+    _check_given(root, model, preds)
     from hexad.core.files import writable_folder
     from hexad.vision_robustness.laion_c.evaluate import evaluate_folder, evaluate_predictions
     from hexad.vision_robustness.laion_c.folders import check_place
@@ -192,9 +167,7 @@ def evaluate(
     from hexad.vision_robustness.laion_c.superclasses import SUPERCLASSES
 
     mapper = SuperclassMapper(SUPERCLASSES if mapping is None else mapping, class_index)
-    for folder in (root, clean):
-        if folder is not None and out.resolve().is_relative_to(folder.resolve()):
-            raise InputError(f"report folder {out} lies in {folder}, which is scored; name another by --out")
+    _check_outside(out, (root, clean))
     # Known before the images are classified, not after.
     check_place(out, "report folder")
     if preds is not None:
@@ -208,24 +181,23 @@ def evaluate(
         classifier = load_classifier(
             model, mean=_triple("--mean", mean), std=_triple("--std", std), size=input_size, device=device
         )
-        with progress_bar(stderr, quiet=as_json) as bar, warnings_as_lines(stderr):
-            task = bar.add_task("classifying", total=None)
+        with progress_bar(stderr, "classify", quiet=as_json) as tell, warnings_as_lines(stderr):
             evaluation = evaluate_folder(
                 classifier,
                 root,
                 mapper,
                 clean=clean,
                 batch_size=batch_size,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                progress=lambda done, total: tell(done / total, f"{done} of {total}"),
             )
     writable_folder(out, "report folder")
     files = evaluation.write(out)
     summary = evaluation.summary()
     if as_json:
-        _print_json(summary | {"files": [str(path) for path in files]})
+        print_json(summary | {"files": [str(path) for path in files]})
     else:
-        print_summary(stdout, summary)
-        stdout.print(f"Files: {', '.join(str(path) for path in files)}", soft_wrap=True)
+        print_accuracy(stdout, summary)
+        stdout.print(f"Files: {', '.join(str(path) for path in files)}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -250,16 +222,18 @@ def preview(
         raise InputError(f"{target} is the input itself; name another file")
     check_place(target.parent, "folder")
     pixels, _ = read_image(check_file(image, "image"))
-    with progress_bar(stderr) as bar, warnings_as_lines(stderr):
-        task = bar.add_task("distorting", total=None)
+    with progress_bar(stderr, "distort") as tell, warnings_as_lines(stderr):
+        tell(0, "tiles")
         bank, described = make_bank(tiles, image.parent, [image])
         sheet = contact_sheet(
-            pixels, bank, seed, progress=lambda done, total: bar.update(task, completed=done, total=total)
+            pixels, bank, seed, progress=lambda done, total: tell(done / total, f"{done} of {total} rows")
         )
     writable_folder(target.parent, "folder")
     with atomic_path(target) as temporary:
         Image.fromarray(sheet).save(temporary, "PNG")
-    stdout.print(f"{target} written; tiles: {described['count']} {described['from']}", soft_wrap=True)
+    stdout.print(
+        f"{target} written; tiles: {described['count']} {described['from']}", soft_wrap=True, markup=False
+    )
 
 
 @app.command("tiles")
@@ -278,24 +252,30 @@ def save_tiles(
     if limit < 1:
         raise InputError(f"--limit is {limit}; it must be at least 1")
     check_place(target.parent, "folder")
-    with progress_bar(stderr) as bar, warnings_as_lines(stderr):
-        task = bar.add_task("reading", total=100)
-        bank = TileBank.from_folder(
-            source, limit=limit, progress=lambda part: bar.update(task, completed=round(100 * part))
-        )
+    with progress_bar(stderr, "tiles") as tell, warnings_as_lines(stderr):
+        bank = TileBank.from_folder(source, limit=limit, progress=lambda part: tell(part, ""))
     writable_folder(target.parent, "folder")
     bank.save(target)
-    stdout.print(f"{target}: {len(bank)} tiles of {', '.join(map(str, bank.sizes))} pixels", soft_wrap=True)
+    sizes = ", ".join(map(str, bank.sizes))
+    stdout.print(f"{target}: {len(bank)} tiles of {sizes} pixels", soft_wrap=True, markup=False)
 
 
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def _check_given(root: Path | None, model: str | None, preds: Path | None) -> None:
+    if (model is None) == (preds is None):
+        raise InputError(
+            "give either a folder and --model (timm:NAME,CHECKPOINT; FILE.pt2; a TorchScript file; or "
+            "package.module:function), or --preds FILE.npz"
+        )
+    if model is not None and root is None:
+        raise InputError("--model needs a labelled folder")
+    if preds is not None and root is not None:
+        raise InputError("--preds names its images itself; leave out the folder")
 
 
-def _processors() -> int:
-    """How many this process may use; a container may have fewer than the machine."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+def _check_outside(out: Path, scored: tuple[Path | None, ...]) -> None:
+    for folder in scored:
+        if folder is not None and out.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"report folder {out} lies in {folder}, which is scored; name another by --out")
 
 
 def _split(text: str) -> list[str]:

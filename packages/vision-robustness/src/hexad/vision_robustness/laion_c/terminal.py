@@ -3,15 +3,35 @@
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from hexad.vision_robustness.laion_c.runs import ApplySummary
 
-def print_summary(console: Console, summary: dict[str, Any]) -> None:
+
+def print_applied(console: Console, summary: "ApplySummary") -> None:
+    """Say what `apply_folder` did."""
+    kept = f" ({summary.kept} were there)" if summary.kept else ""
+    if summary.removed:
+        console.print(f"outdated images removed: {summary.removed}")
+    console.print(
+        f"{summary.written} images written{kept} from {summary.images} sources to {summary.folder}",
+        soft_wrap=True,
+        markup=False,
+    )
+    if summary.tiles is not None:
+        console.print(
+            f"tiles: {summary.tiles['count']} {summary.tiles['from']}", soft_wrap=True, markup=False
+        )
+    if summary.alpha:
+        console.print(f"alpha of {summary.alpha} images was composited on white")
+
+
+def print_accuracy(console: Console, summary: dict[str, Any]) -> None:
     """Print the table of accuracies that `Evaluation.summary` gives."""
     accuracy = {(cell["distortion"], cell["level"]): cell["accuracy"] for cell in summary["cells"]}
     levels = sorted({level for _, level in accuracy if level > 0})
@@ -38,14 +58,6 @@ def print_summary(console: Console, summary: dict[str, Any]) -> None:
             f"{len(missing)} of the benchmark's 30 cells are missing, so this mean is not the leaderboard's: "
             f"{', '.join(missing[:6])}{' ...' if len(missing) > 6 else ''}"
         )
-
-
-@contextmanager
-def progress_bar(console: Console, *, quiet: bool = False) -> Generator[Progress]:
-    """A bar that is drawn on a terminal alone, and cleared at the end."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        yield bar
 
 
 @contextmanager

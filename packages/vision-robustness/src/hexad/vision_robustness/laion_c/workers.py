@@ -1,19 +1,11 @@
-"""What `apply_folder` does to one image, here or in worker processes."""
+"""What `apply_folder` does to one image."""
 
 import hashlib
 import io
-import multiprocessing
-import os
-import signal
-import threading
-import warnings
-from collections.abc import Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from PIL import Image
 
@@ -125,8 +117,12 @@ class Worker:
         self.config, self.source, self.target = config, source, target
         self._tiles: TileBank | None = None
 
-    def __call__(self, job: Job) -> Done:
-        """Read the image, and make and write its outputs."""
+    def __call__(self, job: Job, interrupted: Callable[[], bool]) -> Done:
+        """Read the image, and make and write its outputs, or those that are made before an interrupt.
+
+        Raises:
+            HexadError: an output cannot be written, or the bank of tiles cannot be read.
+        """
         try:
             path = self.source / job.source
             pixels, alpha = read_image(path)
@@ -135,6 +131,8 @@ class Worker:
         frames: dict[tuple[int, int], Rgb] = {}
         outputs = {}
         for cell in job.cells:
+            if interrupted():
+                break
             seed = file_seed(self.config.seed, job.source, cell.name, cell.level)
             if self.config.size == "benchmark":
                 frame = frame_for(cell.name, cell.level)
@@ -144,15 +142,17 @@ class Worker:
             else:
                 out = self._corrupt(pixels, cell, seed)
             data = encode(out, self.config.format)
-            path = self.target / cell.output
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_open(path, "wb") as file:
-                    file.write(data)
-            except OSError as error:
-                raise HexadError(f"{path} cannot be written ({error.strerror or error})") from None
+            self._write(self.target / cell.output, data)
             outputs[cell.output] = {"seed": f"{seed:032x}", "sha256": hashlib.sha256(data).hexdigest()}
         return Done(job, outputs, alpha)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_open(path, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise HexadError(f"{path} cannot be written ({error.strerror or error})") from None
 
     def _corrupt(self, pixels: Rgb, cell: Cell, seed: int) -> Rgb:
         bank = self._bank() if DISTORTIONS[cell.name].needs_tiles else None
@@ -176,113 +176,3 @@ def encode(pixels: Rgb, kind: str) -> bytes:
     else:
         image.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-_worker: Worker | None = None
-"""The worker of this process, where it is one of a pool: jobs arrive by themselves, the tiles stay."""
-
-
-def _start_process(worker: Worker) -> None:
-    global _worker
-    _worker = worker
-    # Ctrl-C reaches the whole group of processes; the parent alone decides what becomes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed ends no workers, and they would wait for jobs for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-@contextmanager
-def _uninterrupted() -> Generator[None]:
-    """Put Ctrl-C off to the end of the block.
-
-    A job must not be submitted without its future being kept, nor a lock of the pool be left held.
-
-    A process that is started meanwhile inherits that SIGINT is blocked, so that none dies while it imports.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
-    masks = hasattr(signal, "pthread_sigmask")
-    if masks:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        if masks:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        signal.signal(signal.SIGINT, before)
-    if caught:
-        signal.raise_signal(signal.SIGINT)
-
-
-def _work(job: Job) -> Done:
-    assert _worker is not None
-    return _worker(job)
-
-
-class Runner:
-    """Runs jobs here, or in worker processes."""
-
-    def __init__(self, config: ApplyConfig, source: Path, target: Path, jobs: int) -> None:
-        self.worker = Worker(config, source, target)
-        self.jobs = jobs
-        self.pool: ProcessPoolExecutor | None = None
-        self._futures: set[Future[Done]] = set()
-
-    def __enter__(self) -> Self:
-        if self.jobs > 1:
-            # Spawned, since a fork of a process with threads (torch, Rich) may hang.
-            self.pool = ProcessPoolExecutor(
-                self.jobs, multiprocessing.get_context("spawn"), _start_process, (self.worker,)
-            )
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(wait=True, cancel_futures=True)
-
-    def run(self, jobs: Iterator[Job]) -> Iterator[Done]:
-        """Do the jobs, in whatever order they end."""
-        if self.pool is None:
-            yield from map(self.worker, jobs)
-            return
-        try:
-            for job in jobs:
-                with _uninterrupted():
-                    self._futures.add(self.pool.submit(_work, job))
-                # Few at a time, so that each is reported soon after it ends.
-                if len(self._futures) >= 2 * self.jobs:
-                    yield from self._next()
-            while self._futures:
-                yield from self._next()
-        except BrokenProcessPool:
-            raise HexadError(
-                "a worker process died (out of memory?); what is finished is kept, and the same command with "
-                "fewer --jobs goes on from there"
-            ) from None
-
-    def _next(self) -> Iterator[Done]:
-        done: set[Future[Done]] = set()
-        while not done:
-            # An interrupt inside `wait` could leave a future's lock held, and the pool's end would hang.
-            with _uninterrupted():
-                done = wait(self._futures, timeout=0.1, return_when=FIRST_COMPLETED).done
-        for future in done:
-            yield future.result()
-            self._futures.discard(future)
-
-    def unreported(self) -> Iterator[Done]:
-        """What an interrupted `run` had begun and the workers have brought to its end."""
-        for future in self._futures:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                yield future.result()
