@@ -149,6 +149,56 @@ def test_report_shows_what_is_stored_even_of_a_method_that_is_gone(hexad, announ
     assert "manifest.json is damaged" in err
 
 
+def test_report_takes_a_study_or_a_preset_in_the_results_folder(hexad, tmp_path, monkeypatch):
+    for arguments in (
+        ("toy", "-p", "tiny"),
+        ("toy", "-p", "slow", "--seeds", 1),
+        ("toy-broken", "-p", "tiny"),
+    ):
+        hexad("prove", *arguments)
+    root = tmp_path / "hexad-results"
+    index = root / "index.html"
+    for folder, shown in (
+        ("hexad-results", ["toy slow", "toy tiny", "toy-broken tiny"]),
+        ("hexad-results/toy", ["toy slow", "toy tiny"]),
+        (root / "toy" / "slow", ["toy slow"]),
+        ("hexad-results/toy-broken/tiny/", ["toy-broken tiny"]),
+    ):
+        index.unlink()
+        code, out, err = hexad("report", folder, "--json")
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        assert [f"{page['study']} {page['preset']}" for page in found["pages"]] == shown
+        assert found["report"] == str(index)
+        assert all(
+            f'href="{link}/index.html"' in index.read_text() for link in ("toy/tiny", "toy-broken/tiny")
+        )
+    assert sorted(path.name for path in root.rglob("index.html")) == ["index.html"] * 4  # none elsewhere
+    monkeypatch.chdir(root / "toy" / "tiny")
+    code, out, _ = hexad("report", ".")
+    assert code == 0
+    assert "toy, preset tiny" in out
+    assert "preset slow" not in out
+    monkeypatch.chdir(tmp_path)
+    (root / "toy" / "tiny").rename(root / "toy" / "tiny.20261130")
+    code, _, err = hexad("report", root / "toy" / "tiny.20261130")
+    assert code == 2
+    assert "holds toy at preset tiny, set aside or moved from its place" in err
+    (root / "toy" / "slow").rename(tmp_path / "slow")
+    code, _, err = hexad("report", "slow")
+    assert code == 2
+    assert "make it <results>/toy/slow" in err
+
+
+def test_a_folder_with_another_tools_manifest_is_no_study(hexad, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "manifest.json").write_text('{"images": 3}')
+    hexad("prove", "toy", "-p", "tiny", "-o", ".")
+    code, out, _ = hexad("report", ".", "--json")
+    assert code == 0
+    assert json.loads(out)["report"] == str(tmp_path / "index.html")
+
+
 def test_tour_without_a_study_says_what_to_install(hexad, announced):
     announced(bare="toy_methods:BARE")
     code, _, err = hexad("tour")

@@ -305,22 +305,31 @@ def _prove(
 
 @app.command("report")
 def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder of `hexad prove`.")] = Path(
-        "hexad-results"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(help="A results folder of `hexad prove`, or a study's or a preset's in it.")
+    ] = Path("hexad-results"),
     as_json: Json = False,
 ) -> None:
-    """Judge the stored records again and write the report anew; nothing is measured."""
+    """Judge the stored records again and write the report anew; nothing is measured.
+
+    The report is always that of the whole results folder; of a study's or a preset's folder only the verdicts
+    printed here are its own.
+    """
     from hexad.core.files import writable_folder
     from hexad.core.reports import collect, print_terminal, render_html
+    from hexad.core.store import locate
     from hexad.core.validation import check_folder
 
     check_folder(folder, "results folder")
-    writable_folder(folder, "results folder")
-    pages, warnings = collect(folder)
+    root, study, preset = locate(folder)
+    writable_folder(root, "results folder")
+    every, warnings = collect(root)
     for warning in warnings:
         stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True, markup=False)
-    index = render_html(folder, pages)
+    index = render_html(root, every)
+    pages = [item for item in every if study in ("", item["study"]) and preset in ("", item["preset"])]
+    if not pages:
+        raise InputError(f"nothing that is stored in {folder} can be shown; measure it again")
     if as_json:
         print_json({"pages": pages, "report": str(index.resolve())})
         return

@@ -180,6 +180,30 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest
 
 
+def locate(folder: Path) -> tuple[Path, str, str]:
+    """The results folder that `folder` is or lies in, and the study and preset it stands for ("" for all).
+
+    Raises:
+        InputError: it is a study that does not lie in its place, `<results>/<study>/<preset>`.
+    """
+    whole = folder.resolve()
+    manifest = read_manifest(whole)
+    if manifest is not None:
+        place = (manifest["study"], manifest["preset"])
+        if (whole.parent.name, whole.name) != place:
+            raise InputError(
+                f"{folder} holds {' at preset '.join(place)}, set aside or moved from its place; make it "
+                f"<results>/{'/'.join(place)} to report it"
+            )
+        return whole.parents[1], *place
+    for path in whole.glob("*/manifest.json"):
+        with contextlib.suppress(InputError):  # another tool's manifest, or a damaged one, tells nothing
+            manifest = read_manifest(path.parent)
+            if manifest is not None and manifest["study"] == whole.name:
+                return whole.parent, whole.name, ""
+    return folder, "", ""
+
+
 @contextlib.contextmanager
 def open_store(
     root: Path, study: Study, preset: str, *, config: Any = None, fresh: bool = False
