@@ -225,7 +225,7 @@ def test_an_interrupt_keeps_what_is_finished_and_the_next_run_goes_on(source, tm
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(source, tmp_path):
     out = tmp_path / "out"
-    for number in range(30):
+    for number in range(12):
         Image.fromarray(load_photograph("flower")[number:]).save(source / f"many{number}.bmp")
     # Six cells an image give time to kill the process in between.
     config = ApplyConfig(("glitched", "vertical_lines"), (1, 2, 3))
@@ -235,7 +235,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(source, tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 60
-    while len(list(out.rglob("*.JPEG"))) < 20 and time.monotonic() < deadline:
+    while len(list(out.rglob("*.JPEG"))) < 10 and time.monotonic() < deadline:
         time.sleep(0.02)
     workers = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     children = workers.read_text().split() if workers.exists() else []
@@ -244,7 +244,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(source, tmp_path):
     while any(map(_runs, children)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(_runs, children)), "workers end with their parent"
-    assert 0 < len(images_in(out)) < 33 * 6
+    assert 0 < len(images_in(out)) < 15 * 6
     apply_folder(source, out, config)
     apply_folder(source, tmp_path / "straight", config)
     assert tree(out) == tree(tmp_path / "straight"), "temporary files are gone too"
@@ -395,7 +395,8 @@ def test_a_damaged_manifest_is_refused(source, tmp_path):
     for damage in (
         '{"format": 1',
         "[]",
-        '{"settings": {}, "tiles": null, "images": {"a": 1}, "skipped": {}}',
+        '{"format": 1, "settings": {}, "tiles": null, "images": {"a": 1}, "skipped": {}}',
+        '{"format": 2, "settings": {}, "tiles": null, "images": {}, "skipped": {}}',
     ):
         (out / "manifest.json").write_text(damage)
         with pytest.raises(InputError, match=r"manifest\.json cannot be read"):

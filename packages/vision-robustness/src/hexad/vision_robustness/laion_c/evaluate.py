@@ -1,6 +1,7 @@
 """Score a classifier on a labelled folder: superclass accuracy by distortion and intensity."""
 
 import csv
+import itertools
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -229,16 +230,17 @@ def _batches(images: Sequence[LabelledImage], batch_size: int, size: int) -> Ite
     def load(image: LabelledImage) -> np.ndarray:
         return model_input(read_image(image.path)[0], size)
 
-    chunks = iter([images[i : i + batch_size] for i in range(0, len(images), batch_size)])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        ahead: deque = deque()
-        for _ in range(3):
-            if (chunk := next(chunks, None)) is not None:
-                ahead.append([pool.submit(load, image) for image in chunk])
+    pool = ThreadPoolExecutor(os.cpu_count())
+    chunks = (images[first : first + batch_size] for first in range(0, len(images), batch_size))
+    started = ([pool.submit(load, image) for image in chunk] for chunk in chunks)
+    try:
+        ahead = deque(itertools.islice(started, 3))
         while ahead:
             yield np.stack([future.result() for future in ahead.popleft()])
-            if (chunk := next(chunks, None)) is not None:
-                ahead.append([pool.submit(load, image) for image in chunk])
+            ahead.extend(itertools.islice(started, 1))
+    finally:
+        # An image that cannot be read, or Ctrl-C, need not wait for hundreds of others.
+        pool.shutdown(cancel_futures=True)
 
 
 def _mean(values: list[float]) -> float | None:

@@ -138,6 +138,21 @@ def find_images(folder: str | Path, unread: dict[Path, str] | None = None) -> li
         InputError: there is none, or, without `unread`, something cannot be read.
     """
     root = Path(folder)
+    found, missed = _scan(root)
+    reasons = [f"{path}: {reason}" for path, reason in sorted(missed.items())]
+    if not found:
+        kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
+        found_out = f" ({reasons[0]})" if reasons else ""
+        raise InputError(f"no images in {root}; looked for {kinds}, in subfolders too{found_out}")
+    if unread is None and reasons:
+        raise InputError(reasons[0])
+    if unread is not None:
+        unread.update(missed)
+    return sorted(found)
+
+
+def _scan(root: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Images below a folder, and the reason of each broken link and folder that cannot be read."""
     found: list[Path] = []
     missed: dict[Path, str] = {}
     pending: list[tuple[Path, tuple[str, ...]]] = [(root, ())]
@@ -164,17 +179,7 @@ def find_images(folder: str | Path, unread: dict[Path, str] | None = None) -> li
                     missed[path] = "broken link"
             except OSError as error:
                 missed[path] = error.strerror or str(error)
-    reasons = [f"{path}: {reason}" for path, reason in sorted(missed.items())]
-    if not found:
-        kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-        found_out = f" ({reasons[0]})" if reasons else ""
-        raise InputError(f"no images in {root}; looked for {kinds}, in subfolders too{found_out}")
-    if unread is None:
-        if reasons:
-            raise InputError(reasons[0])
-    else:
-        unread.update(missed)
-    return sorted(found)
+    return found, missed
 
 
 def benchmark_frame(pixels: Rgb, resize: int = 256, crop: int = 224) -> UInt8[np.ndarray, "crop crop 3"]:

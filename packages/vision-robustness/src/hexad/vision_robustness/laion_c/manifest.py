@@ -147,18 +147,7 @@ def open_manifest(folder: Path, settings: dict[str, Any], *, overwrite: bool) ->
             )
         return Manifest(folder, settings)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        manifest = Manifest(
-            folder,
-            found["settings"],
-            found["tiles"],
-            found["images"],
-            found["skipped"],
-            found.get("complete") is True,
-        )
-        for record in manifest.images.values():
-            if not isinstance(record["outputs"], dict) or not isinstance(record["sha256"], str):
-                raise TypeError("an image's record is damaged")
+        manifest = _read(path)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         if overwrite:
             return Manifest(folder, settings)
@@ -168,16 +157,40 @@ def open_manifest(folder: Path, settings: dict[str, Any], *, overwrite: bool) ->
     if overwrite:
         manifest.settings = settings
     else:
-        # The first type that needs tiles says which; until then none are recorded.
-        before = {"tiles": settings.get("tiles")} | manifest.settings
-        different = [
-            f"{key} {before.get(key)!r} instead of {value!r}"
-            for key, value in settings.items()
-            if before.get(key) != value
-        ]
-        if different:
-            raise InputError(
-                f"{folder} was made with {', '.join(different)}; name another folder, or pass --overwrite"
-            )
+        _check_alike(manifest, settings)
         manifest.settings = manifest.settings | settings
     return manifest
+
+
+def _read(path: Path) -> Manifest:
+    """Read what `Manifest.write` wrote; whatever error its damage leads to."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["format"] != FORMAT:
+        raise ValueError(f"its format is {found['format']!r}, that of this version {FORMAT}")
+    manifest = Manifest(
+        path.parent,
+        found["settings"],
+        found["tiles"],
+        found["images"],
+        found["skipped"],
+        found.get("complete") is True,
+    )
+    for record in manifest.images.values():
+        if not isinstance(record["outputs"], dict) or not isinstance(record["sha256"], str):
+            raise TypeError("an image's record is damaged")
+    return manifest
+
+
+def _check_alike(manifest: Manifest, settings: dict[str, Any]) -> None:
+    # The first type that needs tiles says which; until then none are recorded.
+    before = {"tiles": settings.get("tiles")} | manifest.settings
+    different = [
+        f"{key} {before.get(key)!r} instead of {value!r}"
+        for key, value in settings.items()
+        if before.get(key) != value
+    ]
+    if different:
+        raise InputError(
+            f"{manifest.folder} was made with {', '.join(different)}; name another folder, "
+            "or pass --overwrite"
+        )

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from matplotlib.figure import Figure as MatplotlibFigure
 from PIL import Image
 
@@ -71,7 +71,7 @@ def measure(trial: Trial) -> Iterator[Measurement]:
     else:
         names, distort = tuple(COMMON), _imagenet_c(trial.seed)
     cells = [(CLEAN, 0), *itertools.product(names, config.levels)]
-    averaged: dict[tuple[str, int], np.ndarray] = {}
+    averaged: dict[tuple[str, int], Bool[np.ndarray, " photographs"]] = {}
     summed: list[float] = []
     for number, (cell, images) in enumerate(_distorted(photographs, cells, distort)):
         logits = np.concatenate(
@@ -81,22 +81,32 @@ def measure(trial: Trial) -> Iterator[Measurement]:
         if cell[1] > 0:
             summed.append(float((_predict_by_sum(mapper, logits) == labels).mean()))
         trial.progress((number + 1) / len(cells), f"{cell[0]} {cell[1] or ''}")
-    clean = averaged.pop((CLEAN, 0))
-    for (name, level), right in averaged.items():
+    yield from _measurements(photographs, averaged, config.levels)
+    yield Measurement("summed", float(np.mean(summed)))
+
+
+def _measurements(
+    photographs: list[Photograph],
+    averaged: dict[tuple[str, int], Bool[np.ndarray, " photographs"]],
+    levels: tuple[int, ...],
+) -> Iterator[Measurement]:
+    """The records of one trial, from which photographs were named rightly in each cell."""
+    clean = averaged[CLEAN, 0]
+    distorted = {cell: right for cell, right in averaged.items() if cell[1] > 0}
+    for (name, level), right in distorted.items():
         yield Measurement("accuracy", float(right.mean()), f"{name}/{level}")
-    last = [right for (_, level), right in averaged.items() if level == max(config.levels)]
-    over_cells, at_last = np.mean(list(averaged.values()), axis=0), np.mean(last, axis=0)
+    last = [right for (_, level), right in distorted.items() if level == max(levels)]
+    over_cells, at_last = np.mean(list(distorted.values()), axis=0), np.mean(last, axis=0)
     for index, photograph in enumerate(photographs):
         yield Measurement("clean", float(clean[index]), photograph.name)
         yield Measurement("distorted", float(over_cells[index]), photograph.name)
         yield Measurement("strongest", float(at_last[index]), photograph.name)
     rises = [
-        averaged[name, after].mean() - averaged[name, before].mean()
-        for name in names
-        for before, after in itertools.pairwise(config.levels)
+        distorted[name, after].mean() - distorted[name, before].mean()
+        for name in dict.fromkeys(name for name, _ in distorted)
+        for before, after in itertools.pairwise(levels)
     ]
     yield Measurement("largest_rise", float(max(rises)))
-    yield Measurement("summed", float(np.mean(summed)))
 
 
 def _laion_c(seed: int, bank: TileBank) -> Callable[[Photograph, str, int], Rgb]:

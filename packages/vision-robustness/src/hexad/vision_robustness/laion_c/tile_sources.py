@@ -46,15 +46,9 @@ def make_bank(
             return _described(TileBank.load(path), f"saved bank {path}")
         return _described(TileBank.from_folder(path, progress=progress), f"whole images of {path}")
     if tiles in ("auto", "source") and len(images) >= FEWEST:
-        try:
-            with warnings.catch_warnings():
-                # Images that cannot be read are named when their turn to be distorted comes.
-                warnings.simplefilter("ignore", UserWarning)
-                bank = TileBank.from_folder(source, limit=MOST_OF_SOURCE, progress=progress)
+        bank = _whole_source(source, progress)
+        if bank is not None:
             return _described(bank, "whole source images")
-        except InputError:
-            # So many are damaged that fewer than 100 are left.
-            pass
     if tiles in ("auto", "packaged"):
         try:
             photographs = list(load_photographs().values())
@@ -62,6 +56,21 @@ def make_bank(
         except MissingExtraError:
             if tiles == "packaged":
                 raise
+    return _described(_crops_of(source, images), "crops of source images")
+
+
+def _whole_source(source: Path, progress: Callable[[float], Any]) -> TileBank | None:
+    """A tile of every image, or None where so many are damaged that fewer than 100 are left."""
+    try:
+        with warnings.catch_warnings():
+            # Images that cannot be read are named when their turn to be distorted comes.
+            warnings.simplefilter("ignore", UserWarning)
+            return TileBank.from_folder(source, limit=MOST_OF_SOURCE, progress=progress)
+    except InputError:
+        return None
+
+
+def _crops_of(source: Path, images: Sequence[Path]) -> TileBank:
     readable = []
     for path in images[:FEWEST]:
         try:
@@ -72,7 +81,7 @@ def make_bank(
         raise InputError(
             f"none of the images in {source} can be read, so there are no tiles; pass --tiles DIR"
         )
-    return _described(TileBank.from_crops(readable, CROPS), "crops of source images")
+    return TileBank.from_crops(readable, CROPS)
 
 
 def _described(bank: TileBank, kind: str) -> tuple[TileBank, dict[str, Any]]:
