@@ -101,6 +101,17 @@ def test_sigterm_is_taken_for_ctrl_c():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_sigterm_stays_what_it_is_where_ctrl_c_is_ignored():
+    # As in the background of a shell script: a SIGTERM that became a Ctrl-C would end nothing.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with terminate_as_interrupt():
+            assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 # -- whole runs -------------------------------------------------------------------------------------------
 
 

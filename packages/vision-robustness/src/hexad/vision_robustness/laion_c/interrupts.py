@@ -25,8 +25,7 @@ def put_off_interrupt() -> Generator[Callable[[], bool]]:
     Raises:
         KeyboardInterrupt: at the end, if there was one.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not _raises_here():
         yield lambda: False
         return
     times: list[float] = []
@@ -49,10 +48,12 @@ def put_off_interrupt() -> Generator[Callable[[], bool]]:
 def terminate_as_interrupt() -> Generator[Callable[[], bool]]:
     """Take SIGTERM, as job schedulers send it, for a Ctrl-C, so that it ends a run as orderly.
 
+    Where Ctrl-C is ignored or has another handler, SIGTERM stays what it was.
+
     Yields:
         whether there was a SIGTERM.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _raises_here():
         yield lambda: False
         return
     caught: list[int] = []
@@ -66,3 +67,9 @@ def terminate_as_interrupt() -> Generator[Callable[[], bool]]:
         yield lambda: bool(caught)
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _raises_here() -> bool:
+    """Whether Ctrl-C would raise KeyboardInterrupt in this thread."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -98,8 +98,10 @@ class Runner:
         """The next answer, if there is one soon."""
         with contextlib.suppress(queue.Empty):
             process, answer = self._answers.get(timeout=POLL)
-            process.pending -= 1
-            process.ended = answer is None
+            if answer is None:
+                process.ended = True
+            else:
+                process.pending -= 1
             yield process, answer
 
 
