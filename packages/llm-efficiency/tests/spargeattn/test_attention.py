@@ -1,5 +1,6 @@
 """The oracles of attention as a whole; those of the kernel alone are in the kernels' own tests."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -41,6 +42,45 @@ def test_theta_of_one_means_dense(make_qkv, shape, is_causal, layout):
     output = output if layout == "HND" else output.transpose(1, 2)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(dense_attention(q, k, v, is_causal=is_causal), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_torchs_own_arguments_are_taken(make_qkv):
+    """A call written for scaled_dot_product_attention with grouped queries needs no change but the name."""
+    q, k, v = make_qkv(heads=4, k_heads=2)
+    arguments = (q, k, v, None, 0.0, True)
+    expected = scaled_dot_product_attention(*arguments, scale=0.2, enable_gqa=True)
+    output = sparge_attention(*arguments, scale=0.2, enable_gqa=True, theta=1.0)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_tensors_without_numbers_give_one_alike(make_qkv):
+    """As torch's function does: shapes can be tried on the meta device."""
+    q, k, v = (x.to("meta") for x in make_qkv())
+    output = sparge_attention(q, k, v)
+    assert (output.shape, output.device.type) == (q.shape, "meta")
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_compiled_whole_with_vectors_from_outside(make_qkv, is_causal):
+    """Thresholds captured by the compiled function, given to it, and held by parameters: equal to eager."""
+    q, k, v = make_qkv()
+    theta, tau = torch.tensor([0.5, 0.2]), torch.tensor([0.9, 0.6])
+    params = HeadParams(theta=theta, tau=tau, **BLOCKS)
+
+    def attend(q, k, v, given):
+        options = {"is_causal": is_causal, **BLOCKS}
+        return (
+            sparge_attention(q, k, v, theta=theta, tau=tau, **options),
+            sparge_attention(q, k, v, theta=given, tau=None, topk=[0.5, 0.25], **options),
+            sparge_attention(q, k, v, is_causal=is_causal, params=params),
+        )
+
+    # The graph is what can break; turning it into C++ takes long and changes nothing in a custom operator.
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(compiled(q, k, v, theta), attend(q, k, v, theta), strict=True):
+        assert torch.equal(found, expected)
+    with pytest.raises(InputError, match="theta must lie in"):
+        compiled(q, k, v, theta + 2)
 
 
 def test_scale_is_honoured(make_qkv):
@@ -153,10 +193,25 @@ BAD = [
     ({"tensor_layout": "NDH"}, "tensor_layout"),
     ({"backend": "cuda"}, "backend"),
     ({"params": HeadParams(), "theta": 0.5}, "params already holds"),
+    ({"params": HeadParams(), "theta": np.array([0.5, 0.5])}, "params already holds"),
+    ({"params": HeadParams(), "theta": torch.full((2,), 0.6)}, "params already holds"),
+    ({"params": {}}, "params must be HeadParams, not dict"),
+    ({"theta": None}, "theta is None"),
+    ({"theta": [0.5, 0.5, 0.5]}, "one for each of 2 query heads"),
+    ({"block_q": "64"}, "block_q is '64'"),
+    ({"scale": "x"}, "scale"),
+    ({"scale": torch.ones(3)}, "scale"),
+    ({"is_causal": "yes"}, "is_causal is 'yes'"),
+    ({"quantize": 1}, "quantize is 1"),
+    ({"enable_gqa": None}, "enable_gqa is None"),
+    ({"return_stats": "no"}, "return_stats is 'no'"),
+    ({"dropout_p": None}, "dropout_p is None"),
+    ({"tensor_layout": None}, "tensor_layout None"),
+    ({"backend": None}, "backend"),
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=[message for _, message in BAD])
+@pytest.mark.parametrize(("options", "message"), BAD, ids=[str(options) for options, _ in BAD])
 def test_bad_options_are_refused(make_qkv, options, message):
     with pytest.raises(InputError, match=message):
         sparge_attention(*make_qkv(), **options)
@@ -178,5 +233,16 @@ def test_bad_tensors_are_refused(make_qkv):
                 sparge_attention(*bad)
     with pytest.raises(InputError, match="shape"):
         sparge_attention(q[0], k, v)
+    for unlike in (q.to_sparse(), torch.nested.nested_tensor(list(q))):
+        with pytest.raises(InputError, match="q is a"):
+            sparge_attention(unlike, k, v)
+    with pytest.raises(InputError, match="meta device"):
+        sparge_attention(*(x.to("meta") for x in (q, k, v)), return_stats=True)
+    with pytest.raises(InputError, match="q must be a tensor"):
+        dense_attention(1, k, v)
+    with pytest.raises(InputError, match="params must be HeadParams"):
+        block_mask(q, k, {})
+    with pytest.raises(InputError, match="is_causal is 1"):
+        block_mask(q, k, is_causal=1)
     with pytest.raises(InputError, match="q must be a tensor"):
         sparge_attention("q", k, v, tensor_layout="NHD")

@@ -111,8 +111,6 @@ def test_tune_then_bench_with_the_tuned_parameters(hexad, qkv, tmp_path):
         2,
         "--l1",
         0.3,
-        "--l2",
-        0.35,
         "--no-second-filter",
         "--json",
         *BLOCKS,
@@ -164,6 +162,27 @@ def test_calibrate_a_model_folder(hexad, tmp_path):
     assert (code, "takes 256 at most" in errors) == (2, True)
     code, _, errors = hexad(*common, "--tokens", 200, "--inputs", 50)
     assert (code, "fewer than the 50 wanted" in errors) == (2, True)
+    weights = tmp_path / "m" / "model.safetensors"
+    stored = weights.read_bytes()
+    code, _, errors = hexad("calibrate", tmp_path / "m", tmp_path / "text.txt", "--out", weights)
+    assert (code, "is a file of the model" in errors) == (2, True)
+    assert weights.read_bytes() == stored
+    code, _, errors = hexad(*common, tmp_path / "text.txt")
+    assert (code, "text.txt twice" in errors) == (2, True)
+    code, _, errors = hexad(*common, "--l2", 0.1)
+    assert (code, "--l2 bounds the second filter" in errors) == (2, True)
+    weights.write_bytes(b"damaged")
+    code, _, errors = hexad(*common)
+    assert code == 2
+    assert "do not load" in errors
+    assert len(errors.strip().splitlines()) == 1, errors
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "m" / name).unlink()
+    code, _, errors = hexad(*common)
+    assert code == 2
+    assert "holds a model but no tokenizer that loads" in errors
+    assert "tokenizer.save_pretrained" in errors
+    assert len(errors.strip().splitlines()) == 1, errors
     code, _, errors = hexad("calibrate", tmp_path, tmp_path / "text.txt", "--out", out)
     assert (code, "no folder of a transformers model" in errors) == (2, True)
 
@@ -175,8 +194,17 @@ def bad_lines(path, tmp_path):
     from hexad.llm_efficiency.spargeattn import save_layers
 
     save_layers({0: HeadParams(), 1: HeadParams()}, many)
+    one = tmp_path / "one.safetensors"
+    HeadParams().save(one)
+    q = torch.zeros(1, 1, 4, 4)
+    save_file({"q": q, "k": q.half(), "v": q.clone()}, tmp_path / "mixed.safetensors")
+    save_file({"q": q.int(), "k": q.int(), "v": q.int()}, tmp_path / "whole.safetensors")
+    save_file({"q": q, "k": q[..., :2].contiguous(), "v": q.clone()}, tmp_path / "narrow.safetensors")
+    save_file({"q": q, "k": q.clone(), "v": q.clone()}, tmp_path / "scaled.safetensors", {"scale": "-1"})
     bench = ("bench", "--qkv", path)
+    attend = ("attend", "--qkv", path, "--out", tmp_path / "output.safetensors")
     out = tmp_path / "params.safetensors"
+    tune = ("tune", "--qkv", path, "--out", out)
     return [
         (("bench", "--qkv", tmp_path / "cal0.safetensors"), "does not exist; did you mean"),
         (("bench", "--qkv", tmp_path / "text.safetensors"), "is no safetensors file"),
@@ -188,9 +216,34 @@ def bad_lines(path, tmp_path):
         ((*bench, "--out", tmp_path), "is a folder"),
         ((*bench, "--out", path), "is also an input"),
         ((*bench, "--device", "abacus"), "device 'abacus' cannot be used"),
-        (("tune", "--qkv", path, "--out", out), "fewer than the 5"),
-        (("tune", "--qkv", path, "--test", path, "--out", out), "never tuned on"),
-        (("tune", "--qkv", path, "--l1", 0.5, "--out", out), "l2"),
+        (
+            (*bench, "--params", one, "--theta", 0.6),
+            "holds all thresholds; leave out --theta, or",
+        ),
+        ((*bench, "--params", one, "--tau", 0.5, "--block-q", 64), "leave out --tau, --block-q, or --params"),
+        ((*bench, "--params", one, "--lambda", 5, "--sink"), "leave out --lambda, --sink, or --params"),
+        (
+            (*bench, "--params", one, "--topk", 0.5, "--block-k", 32),
+            "leave out --topk, --block-k, or",
+        ),
+        ((*bench, "--params", one, "--out", one), "is also an input"),
+        ((*bench, "--layer", 0), "--layer chooses from a file of parameters; name one with --params"),
+        ((*attend, "--tau", 0.98, "--topk", 0.5), "--tau and --topk are two ways to choose"),
+        ((*attend, "--params", one, "--theta", 0.5), "leave out --theta, or --params"),
+        ((*attend, "--layer", 1), "--layer chooses from a file"),
+        (("bench", "--qkv", tmp_path / "mixed.safetensors"), "mixed.safetensors: q and k must share dtype"),
+        (("bench", "--qkv", tmp_path / "whole.safetensors"), "whole.safetensors: q has dtype torch.int32"),
+        (
+            ("bench", "--qkv", tmp_path / "narrow.safetensors"),
+            "narrow.safetensors: q and k must share",
+        ),
+        (("bench", "--qkv", tmp_path / "scaled.safetensors"), "scaled.safetensors: scale is -1.0"),
+        (tune, "fewer than the 5"),
+        ((*tune, "--test", path), "never tuned on"),
+        ((*tune, "--l1", 0.5), "l2"),
+        ((*tune, "--qkv", path.parent / "." / path.name), "twice; inputs that differ are pooled"),
+        ((*tune, "--test", one, "--test", one), "twice; once is enough"),
+        ((*tune, "--l2", 0.09, "--no-second-filter"), "--l2 bounds the second filter"),
     ]
 
 

@@ -66,7 +66,9 @@ def test_sides_of_one_are_left_out():
     assert torch.equal(hilbert_order((1, 6, 10))[0], hilbert_order((6, 10))[0])
 
 
-@pytest.mark.parametrize("shape", [(), (0, 4), (4, -1), (1 << 32, 1 << 32)])
+@pytest.mark.parametrize(
+    "shape", [(), (0, 4), (4, -1), (1 << 32, 1 << 32), (2.5, 3), 5, None, "ab", ("4", 4)]
+)
 def test_bad_shapes_are_refused(shape):
     with pytest.raises(InputError):
         hilbert_order(shape)

@@ -298,8 +298,20 @@ def test_training_is_refused():
 def test_bad_registrations_are_refused(tmp_path):
     with pytest.raises(InputError, match="choose another name"):
         register("sdpa")
-    with pytest.raises(InputError, match="min_queries"):
-        register(min_queries=1)
+    for name in ("", 3, None):
+        with pytest.raises(InputError, match="name is"):
+            register(name)
+    for params in (5, [HeadParams()], {0: 5}, {"a": HeadParams()}):
+        with pytest.raises(InputError, match=r"HeadParams|index of a layer"):
+            register("sparge", params)
+    for options, message in (
+        ({"min_queries": 1}, "min_queries is 1"),
+        ({"min_queries": "a"}, "min_queries is 'a'"),
+        ({"backend": "cuda"}, "unknown backend 'cuda'"),
+        ({"quantize": "yes"}, "quantize is 'yes'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            register(**options)
     with pytest.raises(InputError, match="no layers"):
         register(params={})
     with pytest.raises(InputError, match="does not exist"):
@@ -323,6 +335,13 @@ def test_calibrate_tunes_every_layer_and_leaves_the_model_as_it_was(folder):
     assert len(records) == 2
     with pytest.raises(InputError, match="fewer than the 5"):
         calibrate(model, batches)
+    with pytest.raises(InputError, match="must be a transformers model"):
+        calibrate(5, batches)
+    with pytest.raises(InputError, match="must be a SpargeTuner"):
+        calibrate(model, batches, 0.07)
+    for wrong in (5, ["a text"], batches[0]):
+        with pytest.raises(InputError, match="batches must be a sequence of tensors"):
+            calibrate(model, wrong)
     padded_batch = {
         "input_ids": batches[0].repeat(2, 1),
         "attention_mask": torch.ones(2, 128).tril(120).long(),

@@ -173,6 +173,25 @@ def test_relative_l1():
 def test_bad_requests_are_refused(call, make_qkv):
     with pytest.raises(InputError, match="l2"):
         SpargeTuner(0.08, 0.08)
+    assert SpargeTuner(0.3, second_filter=False).l1 == 0.3  # without a second filter there is no second bound
+    for options, message in (
+        ({"l1": "x"}, "l1 must be a number"),
+        ({"block_q": 2.5}, "block_q is 2.5"),
+        ({"smooth_k": 1}, "smooth_k is 1"),
+        ({"second_filter": "no"}, "second_filter is 'no'"),
+        ({"min_inputs": 2.5}, "min_inputs is 2.5"),
+        ({"min_inputs": 0}, "min_inputs is 0"),
+        ({"backend": "cuda"}, "unknown backend 'cuda'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            SpargeTuner(**options)
+    for calls in ([(1, 2, 3)] * 5, [call, None], call, None, iter([call])):
+        with pytest.raises(InputError, match="AttentionCall"):
+            SpargeTuner().fit(calls)
+    with pytest.raises(InputError, match="must be an AttentionCall"):
+        SpargeTuner().search((call.q, call.k, call.v))
+    with pytest.raises(InputError, match="params must be HeadParams, not dict"):
+        score({}, call)
     with pytest.raises(InputError, match="l1"):
         SpargeTuner(0.0, 0.1)
     with pytest.raises(InputError, match="1 inputs to tune on, fewer than the 5"):

@@ -4,7 +4,7 @@ The work is done by `hexad.kernels.sparse_attention` (arXiv 2502.18137, algorith
 face of torch's own function, so that a model changes one call.
 """
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_choice
+from hexad.core.validation import check_choice, check_flag
 from hexad.kernels.sparse_attention import AttentionStats, predict_block_mask, sparse_attention
-from hexad.llm_efficiency.spargeattn.params import HeadParams
+from hexad.kernels.sparse_attention.checks import check_tensors
+from hexad.llm_efficiency.spargeattn.params import HeadParams, PerHead, check_params
 
-PerHead = float | Float[Tensor, " heads"]
 Layout = Literal["HND", "NHD"]
 Backend = Literal["auto", "reference", "native", "gather", "triton", "flex"]
 
@@ -55,6 +55,7 @@ def sparge_attention(
     is_causal: bool = False,
     *,
     scale: float | None = None,
+    enable_gqa: bool = False,
     theta: PerHead = 0.6,
     tau: PerHead | None = 0.98,
     topk: PerHead | None = None,
@@ -71,23 +72,29 @@ def sparge_attention(
 ) -> Float[Tensor, "batch q_heads n_q d_v"] | tuple[Float[Tensor, "batch q_heads n_q d_v"], AttentionStats]:
     """Attention that predicts, from q and k, which tiles matter and computes those alone.
 
-    The first six arguments are those of `torch.nn.functional.scaled_dot_product_attention`, in its order.
-    q_heads may be a multiple of k_heads (grouped queries) and n_q may differ from n_k. Inference only.
+    The first six arguments, `scale` and `enable_gqa` are those of
+    `torch.nn.functional.scaled_dot_product_attention`, in its order. q_heads may be a multiple of k_heads
+    (grouped queries) and n_q may differ from n_k. Inference only.
 
     Args:
-        q, k, v: queries, keys and values, in `tensor_layout`.
+        q: queries, in `tensor_layout`.
+        k: keys, alike.
+        v: values, alike.
         attn_mask: must be None. Additive and boolean masks are not supported.
         dropout_p: must be 0.
         is_causal: query r sees key c where c <= r + n_k - n_q: the last query sees the last key, as the chunk
             of a prefill with cached keys needs. torch's function aligns the first ones where n_q < n_k.
         scale: factor of the scores, d**-0.5 where None.
+        enable_gqa: taken for the sake of calls written for torch's function; grouped queries are served
+            whether it is set or not.
         theta: a block whose tokens' mean pairwise cosine is at most this is never skipped; in [-1, 1],
             1 makes a head dense.
         tau: share of the predicted mass to keep, in [0, 1]; None where `topk` is given.
         topk: share of the key blocks to keep, in [0, 1]. Needs tau=None.
         pv_threshold: lambda of the second filter in log2 units; None switches it off.
         attention_sink: always keep the first block of keys (the authors do, once tuned).
-        block_q, block_k: tokens in a block.
+        block_q: queries in a block.
+        block_k: keys in a block.
         smooth_k: predict from keys without their mean token.
         params: tuned parameters (`SpargeTuner`), instead of the eight arguments from `theta` to `smooth_k`.
         quantize: round Q and K to INT8 as SageAttention does.
@@ -95,7 +102,7 @@ def sparge_attention(
         tensor_layout: "HND" for (batch, heads, n, d), "NHD" for (batch, n, heads, d); the output alike.
         return_stats: also return an `AttentionStats`: which backend ran and what was skipped.
 
-    Theta, tau, topk and pv_threshold are a number or a vector of one value a query head.
+    Theta, tau, topk and pv_threshold are a number, or a tensor or sequence of one a query head.
 
     Returns:
         The output, or (output, stats).
@@ -111,7 +118,11 @@ def sparge_attention(
         )
     if dropout_p != 0:
         raise InputError(f"dropout_p is {dropout_p}; SpargeAttn is for inference and supports no dropout")
-    check_choice("tensor_layout", tensor_layout, ("HND", "NHD"))
+    check_choice("tensor_layout", tensor_layout, get_args(Layout))
+    check_flag("is_causal", is_causal)
+    check_flag("enable_gqa", enable_gqa)
+    check_flag("quantize", quantize)
+    check_flag("return_stats", return_stats)
     if params is None:
         params = HeadParams(theta, tau, topk, pv_threshold, attention_sink, block_q, block_k, smooth_k)
     elif not _are_defaults(theta, tau, topk, pv_threshold, attention_sink, block_q, block_k, smooth_k):
@@ -127,7 +138,7 @@ def sparge_attention(
         quantize=quantize,
         backend=backend,
         return_stats=return_stats,
-        **params.arguments(),
+        **check_params(params).arguments(),
     )
     output, stats = result if return_stats else (result, None)
     if tensor_layout == "NHD":
@@ -142,8 +153,9 @@ def _swap(x: Tensor) -> Tensor:
 
 def _are_defaults(*values: object) -> bool:
     plain = HeadParams().arguments().values()
+    # Defaults are plain values; arrays and the like, which compare by element, are none of them.
     return all(
-        not isinstance(given, Tensor) and given == default
+        isinstance(given, (int, float, type(None))) and given == default
         for given, default in zip(values, plain, strict=True)
     )
 
@@ -157,7 +169,8 @@ def block_mask(
     scale: float | None = None,
 ) -> Bool[Tensor, "batch q_heads q_blocks k_blocks"]:
     """The tiles `sparge_attention` would compute with these parameters (the defaults where None)."""
-    arguments = (params or HeadParams()).arguments()
+    check_flag("is_causal", is_causal)
+    arguments = (HeadParams() if params is None else check_params(params)).arguments()
     del arguments["pv_threshold"]  # the second filter acts later, inside the kept tiles
     return predict_block_mask(q, k, is_causal=is_causal, scale=scale, **arguments)
 
@@ -171,6 +184,7 @@ def dense_attention(
     scale: float | None = None,
 ) -> Float[Tensor, "batch q_heads n_q d_v"]:
     """What `sparge_attention` approximates, by torch's own function, with its alignment of is_causal."""
+    check_tensors(q, k, v, is_causal=is_causal)
     n_q, n_k = q.shape[2], k.shape[2]
     mask = None
     if is_causal and n_q != n_k:

@@ -95,10 +95,18 @@ def calibrate(
         Parameters by layer, for `register(params=...)` and `save_layers`.
 
     Raises:
-        InputError: too few batches, padded ones, or a model whose layers cannot be told apart or
-            whose attention is not plain.
+        InputError: too few batches, padded ones, something else than batches or a model, or a model whose
+            layers cannot be told apart or whose attention is not plain.
     """
-    tuner = tuner or SpargeTuner()
+    from transformers import PreTrainedModel
+
+    tuner = SpargeTuner() if tuner is None else tuner
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model must be a transformers model, not {type(model).__name__}")
+    if not isinstance(tuner, SpargeTuner):
+        raise InputError(f"tuner must be a SpargeTuner, not {type(tuner).__name__}")
+    if not isinstance(batches, Sequence) or not all(isinstance(b, (Tensor, Mapping)) for b in batches):
+        raise InputError("batches must be a sequence of tensors of token ids, or of the model's arguments")
     if len(batches) < tuner.min_inputs:
         raise InputError(f"{len(batches)} batches to tune on, fewer than the {tuner.min_inputs} wanted")
     AttentionInterface.register(CALIBRATION, _calibration_forward)

@@ -14,13 +14,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hexad.core.errors import InputError
-from hexad.core.files import atomic_path
-from hexad.core.validation import check_file
+from hexad.core.files import atomic_path, writable_file
+from hexad.core.validation import check_file, check_flag, check_range
+from hexad.kernels.sparse_attention.checks import check_tensors
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """The inputs of one attention call: shapes (batch, q_heads, n_q, d) and (batch, k_heads, n_k, d)."""
+    """The inputs of one attention call: shapes (batch, q_heads, n_q, d) and (batch, k_heads, n_k, d).
+
+    Raises:
+        InputError: what attention itself would refuse: shapes, dtypes and devices that do not fit together, a
+            scale of zero or less.
+    """
 
     q: Float[Tensor, "batch q_heads n_q d"]
     k: Float[Tensor, "batch k_heads n_k d"]
@@ -28,9 +34,24 @@ class AttentionCall:
     is_causal: bool = False
     scale: float | None = None
 
+    def __post_init__(self) -> None:
+        check_flag("is_causal", self.is_causal)
+        check_tensors(self.q, self.k, self.v, is_causal=self.is_causal)
+        if self.scale is not None:
+            check_range("scale", self.scale, 0, low_open=True)
+
+
+def check_call(call: object) -> AttentionCall:
+    """Return `call` if it is an `AttentionCall`, else raise `InputError`."""
+    if not isinstance(call, AttentionCall):
+        raise InputError(f"a call must be an AttentionCall(q, k, v), not {type(call).__name__}")
+    return call
+
 
 def save_call(call: AttentionCall, path: str | os.PathLike[str]) -> None:
-    """Write a call to a safetensors file, atomically."""
+    """Write a call to a safetensors file, atomically; its folder is made where it is missing."""
+    check_call(call)
+    path = writable_file(path, "file of q, k and v")
     metadata = {"is_causal": "true" if call.is_causal else "false"}
     if call.scale is not None:
         metadata["scale"] = repr(float(call.scale))
@@ -42,13 +63,21 @@ def save_call(call: AttentionCall, path: str | os.PathLike[str]) -> None:
         save_file(tensors, temporary, metadata=metadata)
 
 
-def load_call(path: str | os.PathLike[str], device: str = "cpu") -> AttentionCall:
+def load_call(
+    path: str | os.PathLike[str], device: str = "cpu", is_causal: bool | None = None
+) -> AttentionCall:
     """Read a call; tensors of shape (heads, n, d) get a batch of one.
 
+    Args:
+        path: the file.
+        device: where the tensors are read to.
+        is_causal: overrules what the file says.
+
     Raises:
-        InputError: no such file, not safetensors, a tensor missing, or metadata that make no sense.
+        InputError: no such file, not safetensors, a tensor missing, tensors that do not fit together, or
+            metadata that make no sense.
     """
-    check_file(os.fspath(path), "file of q, k and v")
+    path = check_file(path, "file of q, k and v")
     try:
         with safe_open(path, framework="pt", device=device) as file:
             metadata = file.metadata() or {}
@@ -76,4 +105,7 @@ def load_call(path: str | os.PathLike[str], device: str = "cpu") -> AttentionCal
         number = None if scale is None else float(scale)
     except ValueError:
         raise InputError(f"scale in {path} is {scale!r}, which is no number") from None
-    return AttentionCall(q, k, v, causal == "true", number)
+    try:
+        return AttentionCall(q, k, v, causal == "true" if is_causal is None else is_causal, number)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -48,13 +48,13 @@ def bench(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the report here as JSON.")] = None,
     params: Params = None,
     layer: Layer = None,
-    theta: Theta = 0.6,
-    tau: Tau = 0.98,
+    theta: Theta = None,
+    tau: Tau = None,
     topk: Topk = None,
     pv_threshold: Lambda = None,
     sink: Sink = False,
-    block_q: BlockQ = 128,
-    block_k: BlockK = 64,
+    block_q: BlockQ = None,
+    block_k: BlockK = None,
     causal: Causal = None,
     int8: Quantize = False,
     backend: Backend = "auto",
@@ -69,7 +69,7 @@ def bench(
         hexad llm-efficiency spargeattn bench --qkv layer3.safetensors --theta 0.5 --out report.json
     """
     check_range("--rounds", rounds, 1)
-    check_out(out, [qkv])
+    check_out(out, [qkv, params] if params else [qkv])
     import torch
 
     from hexad.core.timing import interleave
@@ -135,13 +135,13 @@ def attend(
     out: Annotated[Path, typer.Option("--out", "-o", help="Write the tensor `output` here, as safetensors.")],
     params: Params = None,
     layer: Layer = None,
-    theta: Theta = 0.6,
-    tau: Tau = 0.98,
+    theta: Theta = None,
+    tau: Tau = None,
     topk: Topk = None,
     pv_threshold: Lambda = None,
     sink: Sink = False,
-    block_q: BlockQ = 128,
-    block_k: BlockK = 64,
+    block_q: BlockQ = None,
+    block_k: BlockK = None,
     causal: Causal = None,
     int8: Quantize = False,
     backend: Backend = "auto",
@@ -149,7 +149,7 @@ def attend(
     as_json: Json = False,
 ) -> None:
     """Run sparse attention on a file and write its output."""
-    check_out(out, [qkv])
+    check_out(out, [qkv, params] if params else [qkv])
     from safetensors.torch import save_file
 
     from hexad.llm_efficiency.spargeattn.attention import sparge_attention

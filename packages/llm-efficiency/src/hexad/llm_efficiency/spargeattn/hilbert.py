@@ -6,6 +6,7 @@ the order of its tokens, so permuting q, k and v and undoing it on the output ch
 """
 
 import math
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -31,11 +32,16 @@ def hilbert_order(shape: Sequence[int]) -> tuple[Int[Tensor, "n"], Int[Tensor, "
         visited.
 
     Raises:
-        InputError: no side, a side below 1, or more than 62 bits of curve.
+        InputError: no side, a side that is no whole number or below 1, or more than 62 bits of curve.
     """
-    sides = tuple(int(side) for side in shape)
+    try:
+        sides = tuple(operator.index(side) for side in shape)
+    except TypeError:
+        raise InputError(
+            f"shape must be a sequence of whole numbers, such as (30, 45), not {shape!r}"
+        ) from None
     if not sides or min(sides) < 1:
-        raise InputError(f"shape must hold sides of at least 1, not {tuple(shape)}")
+        raise InputError(f"shape must hold sides of at least 1, not {sides}")
     points = math.prod(sides)
     long_sides = [side for side in sides if side > 1]
     bits = max((side - 1).bit_length() for side in sides)

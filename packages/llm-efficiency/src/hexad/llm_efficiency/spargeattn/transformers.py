@@ -14,17 +14,17 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from hexad.core.errors import InputError, MissingExtraError
-from hexad.core.validation import check_range
+from hexad.core.validation import check_choice, check_count, check_flag
 from hexad.kernels.sparse_attention import AttentionStats
 from hexad.llm_efficiency.spargeattn.attention import Backend, dense_attention, sparge_attention
-from hexad.llm_efficiency.spargeattn.params import HeadParams, load_layers
+from hexad.llm_efficiency.spargeattn.params import HeadParams, check_layers, load_layers
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -93,21 +93,30 @@ def register(
         backend: of the kernel.
 
     Raises:
-        InputError: a file that holds no parameters, no layers, or min_queries below 2.
+        InputError: no name, or one of transformers itself; a file that holds no parameters; no layers, or
+            others than `HeadParams` by index; min_queries below 2; an unknown backend.
         MissingExtraError: transformers is not installed.
     """
-    check_range("min_queries", min_queries, 2)
+    if not isinstance(name, str) or not name:
+        raise InputError(f"name is {name!r}; give one by which models ask for the attention")
     if name in ("eager", "sdpa", "flex_attention") or name.startswith("flash_attention"):
         raise InputError(f"{name!r} is an attention of transformers itself; choose another name")
+    check_count("min_queries", min_queries, 2)
+    check_flag("quantize", quantize)
+    check_choice("backend", backend, get_args(Backend))
     layers: Layers
     if params is None:
         layers = HeadParams()
-    elif isinstance(params, (HeadParams, Mapping)):
+    elif isinstance(params, HeadParams):
         layers = params
-    else:
+    elif isinstance(params, Mapping):
+        layers = check_layers(params)
+    elif isinstance(params, (str, os.PathLike)):
         layers = load_layers(params)
-    if isinstance(layers, Mapping) and not layers:
-        raise InputError("params hold no layers")
+    else:
+        raise InputError(
+            f"params must be HeadParams, one a layer by its index, or a file of them, not {params!r}"
+        )
     AttentionInterface.register(name, _Forward(name, layers, min_queries, quantize, backend))
     AttentionMaskInterface.register(name, key_mask)
 

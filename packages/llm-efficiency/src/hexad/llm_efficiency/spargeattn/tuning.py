@@ -8,17 +8,18 @@ inputs are pooled in bins of theta; the bin that skips most wins, and the most c
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_range
+from hexad.core.validation import check_choice, check_count, check_flag, check_range
 from hexad.kernels.sparse_attention import block_sparse_attention
 from hexad.llm_efficiency.spargeattn.attention import Backend, block_mask, dense_attention, sparge_attention
-from hexad.llm_efficiency.spargeattn.calls import AttentionCall
-from hexad.llm_efficiency.spargeattn.params import HeadParams
+from hexad.llm_efficiency.spargeattn.calls import AttentionCall, check_call
+from hexad.llm_efficiency.spargeattn.params import HeadParams, check_params
 from hexad.llm_efficiency.spargeattn.prediction import Prediction, Ranking
 
 # Grids of the authors' autotune: theta -1, -15/16 ... 15/16; where a bisection starts, where it stops.
@@ -59,9 +60,11 @@ class SpargeTuner:
 
     Args:
         l1: relative L1 error, sum |O - O'| / sum |O|, allowed to the first filter alone.
-        l2: error allowed to both filters, above l1. The paper's pairs: 0.08, 0.09 for Llama 3.1; 0.05,
-            0.06 for CogVideoX and Mochi; 0.07, 0.08 for Stable Diffusion 3.5 and Flux.
-        block_q, block_k: tokens in a block.
+        l2: error allowed to both filters, above l1; not looked at without `second_filter`. The paper's pairs:
+            0.08, 0.09 for Llama 3.1; 0.05, 0.06 for CogVideoX and Mochi; 0.07, 0.08 for Stable Diffusion 3.5
+            and Flux.
+        block_q: queries in a block.
+        block_k: keys in a block.
         smooth_k: predict from keys without their mean token.
         second_filter: tune lambda too; needs a backend that applies it (native, triton or reference).
         min_inputs: fewest inputs to pool; the authors use 5.
@@ -73,7 +76,7 @@ class SpargeTuner:
         dense_: heads that skip too little to be worth it and stay dense, shape (heads,), after `fit`.
 
     Raises:
-        InputError: l1 not above 0, or l2 not above l1.
+        InputError: l1 not above 0, l2 not above l1, or another argument out of its range.
     """
 
     trials_: list[Trials]
@@ -93,8 +96,11 @@ class SpargeTuner:
         backend: Backend = "auto",
     ) -> None:
         check_range("l1", l1, 0, low_open=True)
-        check_range("l2", l2, l1, low_open=True)
-        check_range("min_inputs", min_inputs, 1)
+        if check_flag("second_filter", second_filter):
+            check_range("l2", l2, l1, low_open=True)
+        check_count("min_inputs", min_inputs)
+        check_choice("backend", backend, get_args(Backend))
+        HeadParams(block_q=block_q, block_k=block_k, smooth_k=smooth_k)  # refuses what it would refuse later
         self.l1, self.l2 = l1, l2
         self.block_q, self.block_k, self.smooth_k = block_q, block_k, smooth_k
         self.second_filter = second_filter
@@ -109,8 +115,12 @@ class SpargeTuner:
             progress: called as `progress(fraction, note)`.
 
         Raises:
-            InputError: too few calls, calls with different numbers of heads, NaN or infinity.
+            InputError: too few calls, or something else; different numbers of heads, NaN or infinity.
         """
+        if not isinstance(calls, Sequence):
+            raise InputError(f"calls must be a sequence of AttentionCall, not {type(calls).__name__}")
+        for call in calls:
+            check_call(call)
         if len(calls) < self.min_inputs:
             raise InputError(
                 f"{len(calls)} inputs to tune on, fewer than the {self.min_inputs} wanted; record "
@@ -128,6 +138,7 @@ class SpargeTuner:
     @torch.no_grad()
     def search(self, call: AttentionCall, progress: Progress | None = None) -> Trials:
         """Bisect tau and lambda for every theta on one input, all heads at once."""
+        check_call(call)
         heads = call.q.shape[1]
         trial_run = _TrialRun(call, self.backend, self.block_q, self.block_k)
         prediction = Prediction(
@@ -236,6 +247,8 @@ def score(
 
     The share counts the first filter. Use calls that the tuner has not seen.
     """
+    check_params(params)
+    check_call(call)
     q, k, v, is_causal, scale = call.q, call.k, call.v, call.is_causal, call.scale
     dense = dense_attention(q, k, v, is_causal=is_causal, scale=scale)
     output = sparge_attention(

@@ -1,7 +1,7 @@
 """The commands that tune: a layer on files of q, k and v, a whole model on text."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,11 +10,13 @@ from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_file, check_folder, check_range
 from hexad.llm_efficiency.spargeattn.options import (
     Backend,
+    BackendName,
     BlockK,
     BlockQ,
     Causal,
     Device,
     Json,
+    check_different,
     check_out,
     load,
     make_table,
@@ -22,17 +24,24 @@ from hexad.llm_efficiency.spargeattn.options import (
     stdout,
 )
 
+if TYPE_CHECKING:
+    from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner
+
+L2 = Annotated[
+    float | None, typer.Option(help="Relative L1 error allowed to both filters.", show_default="0.08")
+]
+
 
 def tune(
     qkv: Annotated[list[Path], typer.Option("--qkv", help="File to tune on; give at least five.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Write the parameters here.")],
     test: Annotated[list[Path] | None, typer.Option("--test", help="File to test on, not tuned on.")] = None,
     l1: Annotated[float, typer.Option(help="Relative L1 error allowed to the first filter.")] = 0.07,
-    l2: Annotated[float, typer.Option(help="Relative L1 error allowed to both filters.")] = 0.08,
+    l2: L2 = None,
     second_filter: Annotated[bool, typer.Option(help="Tune the second filter too.")] = True,
     min_inputs: Annotated[int, typer.Option(help="Fewest files to accept.")] = 5,
-    block_q: BlockQ = 128,
-    block_k: BlockK = 64,
+    block_q: BlockQ = None,
+    block_k: BlockK = None,
     causal: Causal = None,
     backend: Backend = "auto",
     device: Device = "cpu",
@@ -46,19 +55,13 @@ def tune(
     """
     tests = test or []
     check_out(out, [*qkv, *tests])
+    check_different("--qkv", qkv, "inputs that differ are pooled")
+    check_different("--test", tests, "once is enough")
     if both := {path.resolve() for path in qkv} & {path.resolve() for path in tests}:
         raise InputError(f"{next(iter(both))} is to tune and to test on; a test needs inputs never tuned on")
-    from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner, score
+    from hexad.llm_efficiency.spargeattn.tuning import score
 
-    tuner = SpargeTuner(
-        l1,
-        l2,
-        block_q=block_q,
-        block_k=block_k,
-        second_filter=second_filter,
-        min_inputs=min_inputs,
-        backend=backend,
-    )
+    tuner = _tuner(l1, l2, second_filter, min_inputs, block_q, block_k, backend)
     for path in [*qkv, *tests]:
         check_file(path, "file of q, k and v")
     with progress_bar(stderr, "tune") as progress:
@@ -108,10 +111,10 @@ def calibrate(
     tokens: Annotated[int, typer.Option(help="Tokens in an input.")] = 2048,
     inputs: Annotated[int, typer.Option(help="Inputs to cut from the texts.")] = 5,
     l1: Annotated[float, typer.Option(help="Relative L1 error allowed to the first filter.")] = 0.07,
-    l2: Annotated[float, typer.Option(help="Relative L1 error allowed to both filters.")] = 0.08,
+    l2: L2 = None,
     second_filter: Annotated[bool, typer.Option(help="Tune the second filter too.")] = True,
-    block_q: BlockQ = 128,
-    block_k: BlockK = 64,
+    block_q: BlockQ = None,
+    block_k: BlockK = None,
     backend: Backend = "auto",
     as_json: Json = False,
 ) -> None:
@@ -126,8 +129,11 @@ def calibrate(
         check_file(path, "text file")
     check_range("--tokens", tokens, 2)
     check_range("--inputs", inputs, 1)
+    check_different("the command", texts, "inputs that differ are pooled")
     check_out(out, texts)
+    _spare_the_model(out, model)
     import torch
+    from safetensors import SafetensorError
 
     try:
         from transformers import AutoConfig, AutoModel, AutoTokenizer
@@ -137,25 +143,23 @@ def calibrate(
         ) from None
     from hexad.llm_efficiency.spargeattn import calibration
     from hexad.llm_efficiency.spargeattn.params import save_layers
-    from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner
 
-    tuner = SpargeTuner(
-        l1,
-        l2,
-        block_q=block_q,
-        block_k=block_k,
-        second_filter=second_filter,
-        min_inputs=inputs,
-        backend=backend,
-    )
+    tuner = _tuner(l1, l2, second_filter, inputs, block_q, block_k, backend)
     try:
         config = AutoConfig.from_pretrained(model, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-        loaded = AutoModel.from_pretrained(model, local_files_only=True)
     except (OSError, ValueError) as error:
+        raise InputError(f"{model} is no folder of a transformers model: {_first_line(error)}") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except Exception as error:  # each tokenizer fails in its own way
         raise InputError(
-            f"{model} is no folder of a transformers model: {str(error).splitlines()[0]}"
+            f"{model} holds a model but no tokenizer that loads ({_first_line(error)}); save it there with "
+            "tokenizer.save_pretrained"
         ) from None
+    try:
+        loaded = AutoModel.from_pretrained(model, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"the weights in {model} do not load: {_first_line(error)}") from None
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and tokens > longest:
         raise InputError(f"--tokens is {tokens}; this model takes {longest} at most")
@@ -177,6 +181,45 @@ def calibrate(
     for row in rows:
         stdout.print(f"layer {row['layer']}: {row['sparse_heads']} of {row['heads']} heads sparse")
     stdout.print(f"Parameters: {out}")
+
+
+def _tuner(
+    l1: float,
+    l2: float | None,
+    second_filter: bool,
+    min_inputs: int,
+    block_q: int | None,
+    block_k: int | None,
+    backend: BackendName,
+) -> "SpargeTuner":
+    """The tuner that these options ask for."""
+    from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner
+
+    if l2 is not None and not second_filter:
+        raise InputError("--l2 bounds the second filter, which --no-second-filter leaves out; give one")
+    given: dict[str, Any] = {"l2": l2, "block_q": block_q, "block_k": block_k}
+    return SpargeTuner(
+        l1,
+        second_filter=second_filter,
+        min_inputs=min_inputs,
+        backend=backend,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _spare_the_model(out: Path, model: Path) -> None:
+    """Refuse to write parameters over a file of the model; older parameters may lie beside it."""
+    from hexad.llm_efficiency.spargeattn.params import load_layers
+
+    if out.exists() and out.resolve().parent == model.resolve():
+        try:
+            load_layers(out)
+        except InputError:
+            raise InputError(f"--out {out} is a file of the model; choose another name") from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _cut(texts: list[Path], tokenizer: Any, tokens: int, inputs: int) -> list[Any]:
