@@ -32,9 +32,8 @@ def read_dataset(
 ) -> list[Ensemble]:
     """Ensembles of an SDF with 3D records, or of GEOM's pickles (one file, or a folder of them).
 
-    Records of one molecule and stereoisomer make one ensemble, wherever they stand; the stereochemistry is that
-    of the coordinates. An SDF has no energies that could be trusted, so they are NaN; GEOM's relative ones are
-    kept.
+    Records of one molecule and stereoisomer make one ensemble, wherever they stand; the stereochemistry is
+    that of the coordinates. The energies of an SDF are not read (NaN); GEOM's relative ones are kept.
 
     Args:
         path: `.sdf`, `.pickle`, `.pkl`, or a folder of pickles.

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -109,7 +110,7 @@ def read_ensembles(path: str | Path) -> list[Ensemble]:
         with np.load(path, allow_pickle=False) as file:
             smiles, shapes = file["smiles"], file["shapes"]
             positions, energies = file["positions"], file["energies"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} holds no ensembles ({error}); delete it to make them again") from None
     counts = shapes[:, 0]
     frames = np.split(positions, np.cumsum(shapes.prod(axis=1) * 3)[:-1])

@@ -15,6 +15,8 @@ _FACES = ((1, 2, 3), (2, 0, 3), (0, 1, 3), (1, 0, 2))
 MIN_VOLUME = 0.1
 """Least triple product of the unit vectors from a stereocentre to any three neighbours: 0.77 in a regular
 tetrahedron, at least 0.3 in the three-membered rings of the references, 0 where the centre is flat."""
+MIN_PYRAMID = 0.4
+"""The same for a centre with a lone pair, which RDKit reads as a square or a T when it is nearly flat."""
 MIN_COSINE = 0.5
 """Least cosine of the angle by which a double bond may be twisted out of its plane (60 degrees)."""
 
@@ -68,9 +70,9 @@ def stereo_kept(
     for centre, order in centres(mol):
         arms = _unit(positions[:, order] - positions[:, [centre]])
         # Seen from its first neighbour the others turn clockwise; with three, seen from the lone pair.
-        triples = _FACES if len(order) == 4 else ((2, 1, 0),)
+        triples, least = (_FACES, MIN_VOLUME) if len(order) == 4 else (((2, 1, 0),), MIN_PYRAMID)
         for triple in triples:
-            kept &= _triple(*np.moveaxis(arms[:, triple], 1, 0)) > MIN_VOLUME
+            kept &= _triple(*np.moveaxis(arms[:, triple], 1, 0)) > least
     for a, i, j, b, cis in double_bonds(mol):
         axis = _unit(positions[:, j] - positions[:, i])
         left, right = positions[:, a] - positions[:, i], positions[:, b] - positions[:, j]

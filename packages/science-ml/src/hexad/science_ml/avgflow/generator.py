@@ -1,0 +1,281 @@
+"""Conformers from a trained network, in the manner of RDKit's EmbedMultipleConfs.
+
+No coordinate comes from RDKit: it reads molecules and holds the result. Stereochemistry is checked on every
+sample; one that has it wrong is mirrored once, checked again, and given up if it is still wrong.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from rdkit import Chem
+
+from hexad.core.errors import InputError
+from hexad.core.validation import check_choice, check_range
+from hexad.science_ml.avgflow.batching import MoleculeBatch, MoleculeGraph, collate, pad_coordinates
+from hexad.science_ml.avgflow.checkpoint import Checkpoint, load_checkpoint
+from hexad.science_ml.avgflow.ensembles import seed_of, with_conformers
+from hexad.science_ml.avgflow.features import featurize
+from hexad.science_ml.avgflow.molecules import read_molecule
+from hexad.science_ml.avgflow.sampling import Grid, Solver, integrate, time_grid
+from hexad.science_ml.avgflow.stereo import stereo_kept
+
+SHIPPED = ("base", "reflow", "distilled")
+STEPS = {"base": 100, "reflow": 2, "distilled": 1}
+"""Euler steps that each kind is sampled with (arXiv 2507.09785, section 4)."""
+MAX_PAIRS = 400_000
+"""Pairs of atoms in a batch of the network; bounds its memory."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Conformers of one molecule.
+
+    Attributes:
+        positions: Angstrom, centred; only those with the right stereochemistry, in the order of their draws.
+        ids: for each requested conformer its row in `positions`, or -1 where all attempts failed.
+        mirrored: how many of the kept ones had to be mirrored.
+    """
+
+    positions: Float[np.ndarray, "kept n 3"]
+    ids: list[int]
+    mirrored: int
+
+
+class ConformerGenerator:
+    """Samples conformers with a network.
+
+    Args:
+        checkpoint: network, kind and limits.
+        device: of the network.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> None:
+        self.checkpoint = checkpoint
+        self.device = torch.device(device)
+        self.model = checkpoint.model.to(self.device).eval()
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path = "distilled", device: str | torch.device = "cpu") -> Self:
+        """Load a checkpoint file, or one of those shipped: `base`, `reflow` (2 steps), `distilled` (1 step).
+
+        Raises:
+            InputError: no such file, or it is no checkpoint.
+        """
+        if str(path) in SHIPPED:
+            path = Path(str(resources.files("hexad.science_ml.avgflow") / "weights" / f"{path}.safetensors"))
+        return cls(load_checkpoint(path), device)
+
+    def prepare(self, source: str | Chem.Mol, where: str = "") -> Chem.Mol:
+        """The checked molecule with all hydrogens, within what this network was trained for.
+
+        Raises:
+            InputError: as `read_molecule`.
+        """
+        return read_molecule(
+            source, max_atoms=self.checkpoint.max_atoms, elements=self.checkpoint.elements, where=where
+        )
+
+    def embed(
+        self,
+        source: str | Chem.Mol,
+        num_confs: int = 10,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        attempts: int = 3,
+        grid: Grid = "uniform",
+        solver: Solver = "euler",
+    ) -> Chem.Mol:
+        """A copy of the molecule, hydrogens added, with up to `num_confs` new conformers numbered from 0.
+
+        The atoms keep their order; old conformers are dropped. The property `_AvgFlowFailed` of the result
+        holds how many conformers failed.
+
+        Args:
+            source: SMILES or RDKit molecule.
+            num_confs: conformers.
+            steps: of the solver; default 100, 2 or 1, by the checkpoint's kind.
+            seed: with the molecule it fixes the noise, whatever else is sampled.
+            attempts: draws of each conformer until its stereochemistry is right.
+            grid: of the times.
+            solver: `euler` or `tsit5`.
+
+        Raises:
+            InputError: a molecule that is refused, `num_confs`, `steps` or `attempts` below 1, or a distilled
+                checkpoint with more than one step.
+        """
+        mol = self.prepare(source)
+        sampled = self.sample(
+            [mol], num_confs, steps=steps, seed=seed, attempts=attempts, grid=grid, solver=solver
+        )[0]
+        result = with_conformers(mol, sampled.positions)
+        result.SetIntProp("_AvgFlowFailed", sampled.ids.count(-1))
+        return result
+
+    def embed_multiple_confs(
+        self,
+        mol: Chem.Mol,
+        num_confs: int = 10,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        attempts: int = 3,
+    ) -> list[int]:
+        """Replace the molecule's conformers and return their ids, as RDKit's EmbedMultipleConfs does.
+
+        Where RDKit leaves failures out of the list, they are -1 here: it has `num_confs` entries.
+
+        Raises:
+            InputError: as `embed`, or the molecule lacks hydrogens (call `Chem.AddHs` first).
+        """
+        full = self.prepare(mol)
+        if full.GetNumAtoms() != mol.GetNumAtoms():
+            raise InputError("the molecule lacks hydrogens; call Chem.AddHs first, or use embed()")
+        sampled = self.sample([full], num_confs, steps=steps, seed=seed, attempts=attempts)[0]
+        mol.RemoveAllConformers()
+        for conformer in with_conformers(full, sampled.positions).GetConformers():
+            mol.AddConformer(conformer, assignId=True)
+        return sampled.ids
+
+    def sample(
+        self,
+        molecules: Sequence[Chem.Mol],
+        num_confs: int | Sequence[int],
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        attempts: int = 3,
+        grid: Grid = "uniform",
+        solver: Solver = "euler",
+        progress: Callable[[float, str], None] | None = None,
+    ) -> list[Sampled]:
+        """Conformers of many molecules, batched over molecules of like size.
+
+        Args:
+            molecules: from `prepare`.
+            num_confs: of all, or of each.
+            steps: as in `embed`, as the next five.
+            seed: see there.
+            attempts: see there.
+            grid: see there.
+            solver: see there.
+            progress: called as `progress(fraction, "320 conformers")`, anew for each attempt.
+
+        Raises:
+            InputError: as `embed`.
+        """
+        counts = [num_confs] * len(molecules) if isinstance(num_confs, int) else list(num_confs)
+        if len(counts) != len(molecules):
+            raise InputError(f"num_confs has {len(counts)} entries for {len(molecules)} molecules")
+        for count in counts:
+            check_range("num_confs", count, 1)
+        check_range("attempts", attempts, 1)
+        times = time_grid(self.check_steps(steps), grid)
+        check_choice("solver", solver, ("euler", "tsit5"))
+        graphs = [featurize(mol, stereo=self.checkpoint.stereo) for mol in molecules]
+        draws = [np.random.default_rng(seed_of(graph.smiles, seed)) for graph in graphs]
+        slots: list[list[Float[np.ndarray, "n 3"] | None]] = [[None] * count for count in counts]
+        mirrored = [0] * len(graphs)
+        for attempt in range(1, attempts + 1):
+            wanted = [place for place, frames in enumerate(slots) for frame in frames if frame is None]
+            if not wanted:
+                break
+            noise = [draws[place].standard_normal((graphs[place].atoms, 3)) for place in wanted]
+            note = f"{len(wanted)} conformers" + (f", attempt {attempt}" if attempt > 1 else "")
+            chosen = [graphs[place] for place in wanted]
+            made = iter(self._integrate(chosen, noise, times, solver, progress, note))
+            for place, number in Counter(wanted).items():
+                frames = np.stack([next(made) for _ in range(number)])
+                positions, right, turned = _with_right_stereo(molecules[place], frames)
+                mirrored[place] += turned
+                empty = (slot for slot, frame in enumerate(slots[place]) if frame is None)
+                for slot, frame, good in zip(list(empty), positions, right, strict=True):
+                    slots[place][slot] = frame if good else None
+        return [_sampled(*parts) for parts in zip(slots, mirrored, graphs, strict=True)]
+
+    def check_steps(self, steps: int | None) -> int:
+        """The steps to take: those asked for, or the kind's own.
+
+        Raises:
+            InputError: fewer than 1, or more than 1 with a distilled network.
+        """
+        kind = self.checkpoint.kind
+        if steps is None:
+            return STEPS[kind]
+        check_range("steps", steps, 1)
+        if kind == "distilled" and steps != 1:
+            raise InputError(
+                f"steps is {steps}, but this checkpoint is distilled to a single one; use steps=1 or the "
+                "reflow or base checkpoint"
+            )
+        return steps
+
+    @torch.no_grad()
+    def _integrate(
+        self,
+        graphs: Sequence[MoleculeGraph],
+        noise: Sequence[Float[np.ndarray, "_ 3"]],
+        times: list[float],
+        solver: Solver,
+        progress: Callable[[float, str], None] | None,
+        note: str,
+    ) -> list[Float[np.ndarray, "_ 3"]]:
+        """The centred ends of the flow from each noise, float64."""
+        ends: list[Float[np.ndarray, "_ 3"]] = [np.empty((0, 3))] * len(graphs)
+        done = 0
+        for chunk in _chunks([graph.atoms for graph in graphs]):
+            batch = collate([graphs[index] for index in chunk]).to(self.device)
+            x0 = self.checkpoint.sigma0 * pad_coordinates([noise[index] for index in chunk]).to(self.device)
+
+            def field(x: torch.Tensor, t: float, batch: MoleculeBatch = batch) -> torch.Tensor:
+                return self.model(x, torch.full((len(x),), t, device=x.device), batch)
+
+            x1 = integrate(field, x0, times, solver).cpu().numpy().astype(np.float64)
+            for index, frame in zip(chunk, x1, strict=True):
+                frame = frame[: graphs[index].atoms]
+                ends[index] = frame - frame.mean(axis=0)
+            done += len(chunk)
+            if progress is not None:
+                progress(done / len(graphs), note)
+        return ends
+
+
+def _chunks(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Indices in batches of like size, each of at most `MAX_PAIRS` pairs of atoms with the padding."""
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    start = 0
+    while start < len(order):
+        # The first of a batch is its largest.
+        length = max(MAX_PAIRS // sizes[order[start]] ** 2, 1)
+        yield order[start : start + length]
+        start += length
+
+
+def _with_right_stereo(
+    mol: Chem.Mol, positions: Float[np.ndarray, "k n 3"]
+) -> tuple[Float[np.ndarray, "k n 3"], Bool[np.ndarray, " k"], int]:
+    """Mirror the conformers that are wrong; say which are right then, and how many of them were mirrored."""
+    right = stereo_kept(mol, positions)
+    if right.all():
+        return positions, right, 0
+    positions = np.where(right[:, None, None], positions, -positions)
+    now_right = right | stereo_kept(mol, positions)
+    return positions, now_right, int((now_right & ~right).sum())
+
+
+def _sampled(
+    frames: Sequence[Float[np.ndarray, "n 3"] | None], mirrored: int, graph: MoleculeGraph
+) -> Sampled:
+    kept = [frame for frame in frames if frame is not None]
+    numbers = itertools.count()
+    ids = [-1 if frame is None else next(numbers) for frame in frames]
+    positions = np.stack(kept) if kept else np.zeros((0, graph.atoms, 3))
+    return Sampled(positions, ids, mirrored)
