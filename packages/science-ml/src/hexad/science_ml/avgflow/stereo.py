@@ -15,7 +15,7 @@ _FACES = ((1, 2, 3), (2, 0, 3), (0, 1, 3), (1, 0, 2))
 MIN_VOLUME = 0.1
 """Least triple product of the unit vectors from a stereocentre to any three neighbours: 0.77 in a regular
 tetrahedron, at least 0.3 in the three-membered rings of the references, 0 where the centre is flat."""
-MIN_PYRAMID = 0.4
+MIN_PYRAMID = 0.3
 """The same for a centre with a lone pair, which RDKit reads as a square or a T when it is nearly flat."""
 MIN_COSINE = 0.5
 """Least cosine of the angle by which a double bond may be twisted out of its plane (60 degrees)."""
