@@ -4,16 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from hexad.core.errors import InputError
 from hexad.core.terminal import print_json, progress_bar
+from hexad.science_ml.avgflow.options import JsonOption, stderr, stdout
 
 if TYPE_CHECKING:
     from hexad.science_ml.avgflow.ensembles import Ensemble
-
-stdout = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
 
 OutOption = Annotated[
     Path, typer.Option("--out", "-o", help="Folder of the run; the same command goes on from there.")
@@ -28,7 +25,6 @@ PickleOption = Annotated[
 ]
 PairsOption = Annotated[int, typer.Option(help="Pairs of noise and conformer for each molecule.")]
 TeacherStepsOption = Annotated[int, typer.Option(help="Euler steps by which the teacher makes a pair.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def train(

@@ -1,0 +1,44 @@
+"""What the commands of avgflow share: options, and checks of devices and of files to write."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hexad.core.errors import InputError
+
+stdout = Console(highlight=False)
+stderr = Console(stderr=True, highlight=False)
+
+CheckpointOption = Annotated[
+    str, typer.Option("--checkpoint", "-c", help="distilled (1 step), reflow (2), base (100), or a file.")
+]
+StepsOption = Annotated[int | None, typer.Option(help="Solver steps; default by the checkpoint's kind.")]
+SeedOption = Annotated[int, typer.Option(help="Same seed, same conformers.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def check_device(name: str) -> str:
+    """The name of a device that is there, else an `InputError`."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name!r} is not there ({str(error).splitlines()[0]})") from None
+    return name
+
+
+def check_output(path: Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file to write that has another suffix or cannot be written."""
+    from hexad.core.files import writable_folder
+
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"output {path} must end in {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise InputError(f"output {path} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InputError(f"folder {path.parent} of the output does not exist")
+    writable_folder(path.parent)
