@@ -6,6 +6,7 @@ The packages foolbox, scikit-image, scikit-learn and efficientnet-lite0-pytorch-
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -268,7 +269,7 @@ def _require(distribution: str, relative: str, sha256: str | None = None) -> Pat
     return distribution_file(distribution, relative, sha256)
 
 
-def _files(files: "dict[str, tuple[str, ...]] | dict[str, list[str]]", name: str) -> list[Path]:
+def _files(files: Mapping[str, Sequence[str]], name: str) -> list[Path]:
     paths = [_require(package, relative) for package, listed in files.items() for relative in listed]
     _check_set(paths, name, " and ".join(files))
     return paths

@@ -14,7 +14,7 @@ from hexad.vision_robustness.laion_c.manifest import TILES_NAME, Manifest
 from hexad.vision_robustness.laion_c.names import output_name, output_stems
 from hexad.vision_robustness.laion_c.pool import Runner
 from hexad.vision_robustness.laion_c.tiles import TileBank
-from hexad.vision_robustness.laion_c.workers import SUFFIXES, ApplyConfig, Cell, Done, Job, Worker
+from hexad.vision_robustness.laion_c.workers import OUTPUT_SUFFIXES, ApplyConfig, Cell, Done, Job, Worker
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Run:
         self.images = {path.relative_to(source).as_posix(): path for path in images}
         self.summary = ApplySummary(len(images), manifest.folder, skipped=dict(unread))
         self._unread = unread
-        self._suffix = SUFFIXES[config.format]
+        self._suffix = OUTPUT_SUFFIXES[config.format]
         self._stems: dict[str, str] = {}
 
     @property

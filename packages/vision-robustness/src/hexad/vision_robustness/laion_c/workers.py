@@ -20,7 +20,7 @@ from hexad.vision_robustness.laion_c.mosaic_tiles import TILE_SIZES
 from hexad.vision_robustness.laion_c.sticker_tiles import SIZE as STICKER_SIZE
 from hexad.vision_robustness.laion_c.tiles import TileBank
 
-SUFFIXES = {"jpeg": ".JPEG", "png": ".png"}
+OUTPUT_SUFFIXES = {"jpeg": ".JPEG", "png": ".png"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ApplyConfig:
             if not values or len(set(values)) < len(values):
                 raise InputError(f"{what} must name at least one, each once, not {values}")
         check_choice("size", self.size, ("benchmark", "keep"))
-        check_choice("format", self.format, SUFFIXES)
+        check_choice("format", self.format, OUTPUT_SUFFIXES)
         for what, seed, least in (("seed", self.seed, 0), ("glitch_seed", self.glitch_seed, 1)):
             if what == "glitch_seed" and seed is None:
                 continue
