@@ -66,9 +66,11 @@ class DoubleMLCate(BaseEstimator):
     its own GATEs and CATEs.
 
     Args:
-        ml_g, ml_m: learners of the outcome and of the propensity; default ridge and logistic regression.
+        ml_g: learner of the outcome; default ridge.
+        ml_m: learner of the propensity; default logistic regression.
         final: regressor of the score; default standardised ridge.
-        n_folds, n_rep: DoubleML's cross-fitting; scores are averaged over repetitions.
+        n_folds: folds of DoubleML's cross-fitting.
+        n_rep: its repetitions, over which scores are averaged.
     """
 
     def __init__(

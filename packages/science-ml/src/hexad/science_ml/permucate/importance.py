@@ -145,13 +145,21 @@ def conditional_permutation_importance(
 
     Args:
         model: fitted: anything with `effect(X)`, a model of causalml, or an adapter of `adapters`.
-        X, y, treatment: test rows (n, p), outcomes (n,) and treatments of 0 and 1 (n,).
+        X: test rows (n, p).
+        y: their outcomes (n,).
+        treatment: their treatments of 0 and 1 (n,).
         X_train: the rows the model was fitted to; the laws of covariates are learnt from them alone.
         nuisances: `Nuisances` at the test rows, or fitted models with `predict(X)` or `nuisances(X)` that
             give them.
-        risk, imputer, n_permutations, groups, categorical, max_cardinality, encode, random_state: as
-            `PermuCATE`.
+        risk: `"pseudo_outcome"` or `"r_risk"`, see `PermuCATE`.
+        imputer: see `PermuCATE`.
+        n_permutations: draws of each covariate.
+        groups: names of groups and the covariates of each, measured together.
+        categorical: covariates that are drawn from classes, see `PermuCATE`.
+        max_cardinality: see `PermuCATE`.
+        encode: hand text to models as 0/1 columns.
         clip: propensities are cut to [clip, 1 - clip].
+        random_state: of the permutations, and of every model that has none.
 
     Raises:
         InputError: the input has gaps, too few rows, or does not fit together.

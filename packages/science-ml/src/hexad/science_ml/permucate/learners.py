@@ -115,7 +115,8 @@ class DRLearner(BaseEstimator):
     """Doubly robust learner: a regression of cross-fitted pseudo-outcomes on the covariates.
 
     Args:
-        regressor, classifier: see `NuisanceModels`.
+        regressor: see `NuisanceModels`.
+        classifier: see `NuisanceModels`.
         final: regressor of the pseudo-outcomes; default standardised ridge, which finds linear modification
             alone. Boosted trees find the rest.
         n_folds: folds of the cross-fitting, stratified by treatment.
@@ -179,7 +180,9 @@ class TLearner(BaseEstimator):
     """The difference of two outcome models, mu_1 - mu_0.
 
     Args:
-        regressor, classifier, random_state: see `NuisanceModels`.
+        regressor: see `NuisanceModels`.
+        classifier: see `NuisanceModels`.
+        random_state: see `NuisanceModels`.
     """
 
     def __init__(
