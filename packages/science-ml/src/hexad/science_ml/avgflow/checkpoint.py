@@ -78,7 +78,7 @@ def build(name: str, sizes: dict[str, Any]) -> ConformerFlow | EquivariantFlow:
     """
     module, config = _ARCHITECTURES[check_choice("architecture", name, _ARCHITECTURES)]
     try:
-        return module(config(**sizes))  # ty: ignore[invalid-return-type]
+        return module(config(**sizes))  # ty: ignore[invalid-explicit-return]
     except TypeError as error:
         raise InputError(f"sizes of the {name} network: {error}") from None
 

@@ -20,8 +20,6 @@ from hexad.science_ml.avgflow.network import SwiGLU, TimeEmbedding, graph_distan
 from hexad.science_ml.avgflow.targets import centre
 
 FIRST_NEIGHBOUR = 7
-FLOOR = 0.05
-"""Of the remaining time by which the network divides; it bounds the gain of its output."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class EquivariantFlow(nn.Module):
         self.blocks = nn.ModuleList(EquivariantBlock(config) for _ in range(config.layers))
         self.last = nn.LayerNorm(width, elementwise_affine=False)
         self.gate = nn.Linear(width, config.vectors)
-        self.out = nn.Linear(config.vectors, 2, bias=False)
+        self.out = nn.Linear(config.vectors, 1, bias=False)
         nn.init.zeros_(self.out.weight)
         self.register_buffer("centres", torch.linspace(0, config.cutoff, config.radial), persistent=False)
 
@@ -130,10 +128,7 @@ class EquivariantFlow(nn.Module):
             scalars, vectors = block(scalars, vectors, x, condition, pair, closeness, mask)
         gated = vectors * self.gate(self.last(scalars)).unsqueeze(2)
         with torch.autocast(x.device.type, enabled=False):
-            rate, distance_to_go = self.out(gated.float()).unbind(-1)
-            # u = (xbar - x) / (1 - t): near the end the way to go is short, and a smoother function of x than
-            # u.
-            velocity = rate + distance_to_go / (1 - t + FLOOR)[:, None, None]
+            velocity = self.out(gated.float()).squeeze(-1)
         return centre(velocity.to(x.dtype), mask)
 
 
@@ -192,7 +187,9 @@ class EquivariantBlock(nn.Module):
                 (weights @ split).view(b, self.heads, n, 3, -1).permute(0, 2, 3, 1, 4).reshape(b, n, 3, -1)
             )
             vectors = vectors + self.collect(torch.cat([pulls.permute(0, 2, 3, 1), carried], dim=-1))
-            first, second = self.views(vectors).chunk(2, dim=-1)
+            # Products of vectors feed back into them; without a norm, that can run away.
+            size = vectors.square().sum(2, keepdim=True).mean(-1, keepdim=True)
+            first, second = self.views(vectors * (1 + size).rsqrt()).chunk(2, dim=-1)
             inner = (first * second).sum(2)
             length = (first.square().sum(2) + 1e-8).sqrt()
         seen = torch.cat([inner * (1 + inner.abs()).rsqrt(), length], dim=-1)

@@ -12,32 +12,15 @@ integral gives all three g from the same four Bessel functions. U and V alone en
 where singular values coincide, so nothing here differentiates through an SVD.
 """
 
-import functools
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from hexad.core.errors import InputError
+from hexad.science_ml.avgflow.quadrature import rule
 
 NODES = 128
 """Nodes of the quadrature: errors of g are below 1e-13 for s <= 1e3 and 2e-8 for any s (256 nodes: 1e-12)."""
-
-
-@functools.cache
-def _quadrature(nodes: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Tanh-sinh nodes x, 1 - x and weights on [0, 1], float64.
-
-    Both distances are kept, since 1 - x of a node near 1 cannot be had from x. The range keeps nodes of
-    1e-25, as large singular values put all mass next to an end.
-    """
-    bound = 3.6 if nodes <= NODES else 4.2
-    tau = torch.linspace(-bound, bound, nodes, dtype=torch.float64)
-    odds = torch.exp(math.pi * torch.sinh(tau))
-    left, right = odds / (1 + odds), 1 / (1 + odds)
-    weights = (tau[1] - tau[0]) * math.pi * torch.cosh(tau) * left * right
-    return left.to(device), right.to(device), weights.to(device)
 
 
 def proper_svd(
@@ -69,21 +52,22 @@ def mean_singular_values(
         s: s1 >= s2 >= |s3|.
         nodes: of the quadrature.
     """
-    x, y, weights = _quadrature(nodes, s.device)
-    s1, s2, s3 = s.unsqueeze(-2).unbind(-1)
-    argument = torch.stack([(s2 - s3) * x, (s2 + s3) * y])
-    bessel = torch.special.i0e(argument)
-    # The derivative of exp(-z) I0(z) is exp(-z) (I1(z) - I0(z)), negative.
-    slope = torch.special.i1e(argument) - bessel
-    A, B = bessel.unbind(0)
-    decay = weights * torch.exp(-2 * (s1 + s3) * x)
+    by = rule(nodes, s.device)
+    x, y = by.x, by.y
+    flat = s.reshape(-1, 3)
+    s1, _, s3 = flat.unsqueeze(-1).unbind(1)
+    # Rounding must not make an argument negative.
+    arguments = torch.cat([flat[:, 1] - flat[:, 2], flat[:, 1] + flat[:, 2]]).clamp_min(0)
+    (A, B), (slope_a, slope_b) = (both.view(2, -1, nodes) for both in by.bessel(arguments))
+    B, slope_b = B.flip(-1), slope_b.flip(-1)  # of y
+    decay = by.weights * torch.exp(-2 * (s1 + s3) * x)
     density = A * B * decay
     Z = density.sum(-1)
     first = (density * x).sum(-1) / Z
-    second = (slope[0] * B * decay * x).sum(-1) / Z
-    third = (slope[1] * A * decay * y).sum(-1) / Z
+    second = (slope_a * B * decay * x).sum(-1) / Z
+    third = (A * slope_b * decay * y).sum(-1) / Z
     g = torch.stack([1 - 2 * first, 1 + second + third, 1 - second + third - 2 * first], dim=-1)
-    return g, s.sum(-1) + Z.log()
+    return g.reshape(s.shape), s.sum(-1) + Z.log().reshape(s.shape[:-1])
 
 
 class _MatrixFisher(torch.autograd.Function):
