@@ -38,11 +38,14 @@ def train(
     out: OutOption = Path("avgflow-run"),
     steps: StepsOption = 20_000,
     batch_size: BatchOption = 32,
+    network: Annotated[
+        Literal["equivariant", "dit"], typer.Option(help="dit is the paper's, equivariant learns faster.")
+    ] = "equivariant",
     layers: Annotated[int, typer.Option(help="Blocks of the network.")] = 6,
     width: Annotated[int, typer.Option(help="Numbers an atom; a multiple of the heads.")] = 128,
     heads: Annotated[int, typer.Option(help="Of attention.")] = 8,
-    pairs_width: Annotated[int, typer.Option(help="Numbers a pair of atoms.")] = 32,
-    hops: Annotated[int, typer.Option(help="Bonds between atoms that the network tells apart.")] = 4,
+    pairs_width: Annotated[int, typer.Option(help="Numbers a pair of atoms.")] = 48,
+    hops: Annotated[int, typer.Option(help="Bonds between atoms that the network tells apart.")] = 6,
     learning_rate: RateOption = 1e-3,
     conformers: Annotated[int, typer.Option(help="Averaged over in a target, at most.")] = 4,
     objective: Annotated[
@@ -51,9 +54,12 @@ def train(
     interpolant: Annotated[
         Literal["random_rotation", "ode"], typer.Option(help="What the network sees; ode is the authors'.")
     ] = "random_rotation",
+    times: Annotated[
+        Literal["uniform", "mixed"], typer.Option(help="mixed: nine in ten late, where shapes are settled.")
+    ] = "mixed",
     precision: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Of matrix products.")
-    ] = "float32",
+    ] = "bfloat16",
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 500,
     allow_pickle: PickleOption = False,
     seed: SeedOption = 0,
@@ -69,8 +75,8 @@ def train(
     """
     import torch
 
+    from hexad.science_ml.avgflow.checkpoint import build
     from hexad.science_ml.avgflow.flow import FlowMatcher
-    from hexad.science_ml.avgflow.network import ConformerFlow, ConformerFlowConfig
     from hexad.science_ml.avgflow.stages import train_checkpoint
     from hexad.science_ml.avgflow.training import FlowTrainingConfig
 
@@ -78,19 +84,20 @@ def train(
         steps,
         batch_size,
         learning_rate,
+        warmup=300,
+        weight_decay=0.01,
         conformers=conformers,
         seed=seed,
         precision=precision,
         checkpoint_every=checkpoint_every,
     )
-    sizes = ConformerFlowConfig(layers=layers, heads=heads, width=width, pairs=pairs_width, hops=hops)
-    matcher = FlowMatcher(objective, interpolant)
-    ensembles, source = _ensembles(data, allow_pickle, quiet=as_json)
     torch.manual_seed(seed)
+    sizes = {"layers": layers, "heads": heads, "width": width, "pairs": pairs_width, "hops": hops}
+    model = build(network, sizes)
+    matcher = FlowMatcher(objective, interpolant, times)
+    ensembles, source = _ensembles(data, allow_pickle, quiet=as_json)
     with progress_bar(stderr, "training", quiet=as_json) as tell:
-        path = train_checkpoint(
-            ConformerFlow(sizes), ensembles, config, out, matcher=matcher, source=source, progress=tell
-        )
+        path = train_checkpoint(model, ensembles, config, out, matcher=matcher, source=source, progress=tell)
     _report(path, as_json)
 
 
