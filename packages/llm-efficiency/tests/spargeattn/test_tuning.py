@@ -13,7 +13,8 @@ from hexad.llm_efficiency.spargeattn import (
     block_mask,
     sparge_attention,
 )
-from hexad.llm_efficiency.spargeattn.tuning import THETAS, Trials, relative_l1, score
+from hexad.llm_efficiency.spargeattn.scoring import relative_l1, score
+from hexad.llm_efficiency.spargeattn.tuning import THETAS, Trials
 
 BLOCKS = {"block_q": 32, "block_k": 16}
 
@@ -168,6 +169,17 @@ def test_relative_l1():
     torch.testing.assert_close(
         relative_l1(dense + 0.5, dense), torch.tensor([0.25, 0.25], dtype=torch.float64)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_relative_l1_of_any_dtype(dtype):
+    """1e-7: sums of 64 float32 numbers; a difference rounded to bfloat16 again would miss by 1e-3."""
+    generator = torch.Generator().manual_seed(0)
+    dense = torch.randn(2, 3, 50, 64, generator=generator).to(dtype)
+    output = (dense.double() + 0.1 * torch.randn(dense.shape, generator=generator)).to(dtype)
+    difference = (output.double() - dense.double()).abs().sum((0, 2, 3))
+    expected = difference / dense.double().abs().sum((0, 2, 3))
+    torch.testing.assert_close(relative_l1(output, dense), expected, rtol=1e-7, atol=0)
 
 
 def test_bad_requests_are_refused(call, make_qkv):

@@ -74,7 +74,7 @@ def bench(
 
     from hexad.core.timing import interleave
     from hexad.llm_efficiency.spargeattn.attention import block_mask, dense_attention, sparge_attention
-    from hexad.llm_efficiency.spargeattn.tuning import score
+    from hexad.llm_efficiency.spargeattn.scoring import score
 
     chosen = choose_params(params, layer, theta, tau, topk, pv_threshold, sink, block_q, block_k)
     call = load(qkv, causal, device)

@@ -17,7 +17,8 @@ from hexad.llm_efficiency.spargeattn.hilbert import hilbert_order
 from hexad.llm_efficiency.spargeattn.masks import random_mask_like, window_mask_like
 from hexad.llm_efficiency.spargeattn.params import HeadParams
 from hexad.llm_efficiency.spargeattn.photographs import TUNING_CORNERS, DenoisingTask, denoising_task
-from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner, relative_l1
+from hexad.llm_efficiency.spargeattn.scoring import relative_l1
+from hexad.llm_efficiency.spargeattn.tuning import SpargeTuner
 from hexad.llm_efficiency.spargeattn.variants import Config, Variant, applies_second_filter
 
 PHOTOGRAPHS = ("china", "flower")

@@ -17,10 +17,11 @@ from torch import Tensor
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_count, check_flag, check_range
 from hexad.kernels.sparse_attention import block_sparse_attention
-from hexad.llm_efficiency.spargeattn.attention import Backend, block_mask, dense_attention, sparge_attention
+from hexad.llm_efficiency.spargeattn.attention import Backend, dense_attention
 from hexad.llm_efficiency.spargeattn.calls import AttentionCall, check_call
-from hexad.llm_efficiency.spargeattn.params import HeadParams, check_params
+from hexad.llm_efficiency.spargeattn.params import HeadParams
 from hexad.llm_efficiency.spargeattn.prediction import Prediction, Ranking
+from hexad.llm_efficiency.spargeattn.scoring import TINY, l1_norm, tiles_kept, widened
 
 # Grids of the authors' autotune: theta -1, -15/16 ... 15/16; where a bisection starts, where it stops.
 THETAS = tuple(step / 16 for step in range(-16, 16))
@@ -45,14 +46,6 @@ class Trials:
     tau: Float[Tensor, "thetas heads"]
     pv_threshold: Float[Tensor, "thetas heads"]
     sparsity: Float[Tensor, "thetas heads"]
-
-
-@dataclass(frozen=True)
-class HeadScores:
-    """How parameters do on one input: relative L1 error and share of tiles skipped of each head."""
-
-    rel_l1: Float[Tensor, " heads"]
-    sparsity: Float[Tensor, " heads"]
 
 
 class SpargeTuner:
@@ -181,10 +174,10 @@ class SpargeTuner:
         low, high = torch.zeros(len(heads), dtype=torch.float64), torch.ones(len(heads), dtype=torch.float64)
         middle = torch.full_like(low, TAU_START)
         # Masks grow with tau, so equal counts mean equal masks, whose verdict is known already.
-        kept_low, kept_high = torch.full((len(heads),), -1), _kept(ranking.mask(high))
+        kept_low, kept_high = torch.full((len(heads),), -1), tiles_kept(ranking.mask(high))
         while (open_ := high - low > TAU_WIDTH).any():
             mask = ranking.mask(middle)
-            kept = _kept(mask)
+            kept = tiles_kept(mask)
             good = kept == kept_high
             if len(look := (open_ & ~good & (kept != kept_low)).nonzero().flatten()):
                 good[look] = run.error(mask[:, look], heads[look]) < self.l1
@@ -239,39 +232,6 @@ class SpargeTuner:
         )
 
 
-@torch.no_grad()
-def score(
-    params: HeadParams, call: AttentionCall, *, backend: Backend = "auto", quantize: bool = False
-) -> HeadScores:
-    """Relative L1 error to dense attention, and share of the needed tiles skipped, of each head on a call.
-
-    The share counts the first filter. Use calls that the tuner has not seen.
-    """
-    check_params(params)
-    check_call(call)
-    q, k, v, is_causal, scale = call.q, call.k, call.v, call.is_causal, call.scale
-    dense = dense_attention(q, k, v, is_causal=is_causal, scale=scale)
-    output = sparge_attention(
-        q, k, v, is_causal=is_causal, scale=scale, params=params, backend=backend, quantize=quantize
-    )
-    kept = block_mask(q, k, params, is_causal=is_causal, scale=scale)
-    everything = HeadParams(theta=1.0, block_q=params.block_q, block_k=params.block_k)
-    needed = block_mask(q, k, everything, is_causal=is_causal, scale=scale)
-    return HeadScores(relative_l1(output, dense).cpu(), 1 - _kept(kept) / _kept(needed))
-
-
-def _kept(mask: Bool[Tensor, "batch heads q_blocks k_blocks"]) -> Int[Tensor, " heads"]:
-    return mask.sum((0, 2, 3)).cpu()
-
-
-def relative_l1(
-    output: Float[Tensor, "batch heads n d"], dense: Float[Tensor, "batch heads n d"]
-) -> Float[Tensor, " heads"]:
-    """sum |O - O'| / sum |O| of each head."""
-    difference = (output.double() - dense.double()).abs().sum((0, 2, 3))
-    return difference / dense.double().abs().sum((0, 2, 3)).clamp_min(torch.finfo(torch.float64).tiny)
-
-
 class _TrialRun:
     """Attention over tile masks of some heads of one call, scored against its dense output."""
 
@@ -281,7 +241,9 @@ class _TrialRun:
         self.k, self.v = (x.repeat_interleave(group, dim=1) for x in (call.k, call.v))
         self.call, self.backend = call, backend
         self.block_q, self.block_k = block_q, block_k
-        self.dense = dense_attention(call.q, call.k, call.v, is_causal=call.is_causal, scale=call.scale)
+        dense = dense_attention(call.q, call.k, call.v, is_causal=call.is_causal, scale=call.scale)
+        self.dense = widened(dense)
+        self.norm = l1_norm(self.dense).clamp_min_(TINY)
 
     def error(
         self,
@@ -302,7 +264,9 @@ class _TrialRun:
             pv_threshold=pv_threshold,
             backend=self.backend,
         )
-        return relative_l1(output, self.dense[:, heads]).cpu()
+        every = len(heads) == self.dense.shape[1]
+        dense, norm = (self.dense, self.norm) if every else (self.dense[:, heads], self.norm[heads])
+        return (l1_norm(widened(output) - dense) / norm).cpu()
 
 
 def _part(progress: Progress | None, index: int, count: int) -> Progress | None:

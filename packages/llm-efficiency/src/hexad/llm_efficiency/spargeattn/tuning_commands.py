@@ -59,7 +59,7 @@ def tune(
     check_different("--test", tests, "once is enough")
     if both := {path.resolve() for path in qkv} & {path.resolve() for path in tests}:
         raise InputError(f"{next(iter(both))} is to tune and to test on; a test needs inputs never tuned on")
-    from hexad.llm_efficiency.spargeattn.tuning import score
+    from hexad.llm_efficiency.spargeattn.scoring import score
 
     tuner = _tuner(l1, l2, second_filter, min_inputs, block_q, block_k, backend)
     for path in [*qkv, *tests]:
