@@ -60,7 +60,7 @@ def test_list_and_show(hexad):
     assert "Two is more than a half." in out
     assert "the gap is one and a half" in out
     code, out, _ = hexad("show", "toy", "--json")
-    assert json.loads(out)["study"]["presets"]["slow"]["config"] == {"n": 100, "sleep": 0.2}
+    assert json.loads(out)["study"]["presets"]["slow"]["config"] == {"n": 100, "sleep": 0.1}
 
 
 @pytest.mark.parametrize(

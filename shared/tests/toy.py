@@ -61,7 +61,7 @@ STUDY = Study(
         Claim("too-much", "the gap is two", "mean", "high", "at least", 2.0, baseline="low"),
         Claim("half", "low is a half", "mean", "low", "at most", 0.5),
     ),
-    presets={"tiny": Preset(Config(), seeds=2), "slow": Preset(Config(sleep=0.2), seeds=3)},
+    presets={"tiny": Preset(Config(), seeds=2), "slow": Preset(Config(sleep=0.1), seeds=3)},
     figures=(Figure("means", "The means", draw),),
 )
 
