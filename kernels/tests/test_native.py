@@ -213,10 +213,11 @@ def test_cache_that_cannot_be_written(
 @needs_compiler
 def test_cache_that_others_may_write_to_is_not_trusted(folder: Path, cache: Path) -> None:
     assert in_process(folder).communicate()[0].strip() == "42"
-    cache.chmod(0o777)
-    library = NativeLibrary("answer", folder, FUNCTIONS)
-    assert library.load() is None
-    assert "other users" in library.status()
+    for mode in (0o777, 0o770, 0o702):
+        cache.chmod(mode)
+        library = NativeLibrary("answer", folder, FUNCTIONS)
+        assert library.load() is None
+        assert "other users" in library.status()
 
 
 @needs_compiler
@@ -273,9 +274,45 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.delenv("HEXAD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert native.cache_folder() == tmp_path / "xdg" / "hexad" / "native"
-    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HEXAD_CACHE", "")  # empty is not given
+    for ignored in ("", "relative/folder"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert native.cache_folder() == tmp_path / ".cache" / "hexad" / "native"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert native.cache_folder() == tmp_path / ".cache" / "hexad" / "native"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEXAD_CACHE", "here")
+    assert native.cache_folder() == tmp_path / "here" / "native"
+
+
+def test_without_a_home_there_is_a_reason_and_no_crash(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As for a container's user whom no passwd file knows: Path.expanduser raises RuntimeError."""
+
+    def nowhere(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HEXAD_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    library = NativeLibrary("answer", folder, FUNCTIONS)
+    with caplog.at_level(logging.WARNING, "hexad.kernels"):
+        assert library.load() is None
+    assert len(caplog.records) == 1
+    assert "set HEXAD_CACHE" in library.status()
+
+
+def test_a_compiler_that_speaks_another_encoding_is_no_crash(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "printf 'error: d\\351faut\\n' >&2; exit 1"  # Latin-1, which is no UTF-8
+    broken = compiler_script(tmp_path / "broken", body)
+    monkeypatch.setattr(native, "_compilers", lambda: [native._Compiler((str(broken),), "broken 1.0")])
+    library = NativeLibrary("answer", folder, FUNCTIONS)
+    assert library.load() is None
+    assert "error: d\ufffdfaut" in library.status()
 
 
 @needs_compiler

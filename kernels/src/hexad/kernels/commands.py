@@ -1,5 +1,6 @@
 """`hexad kernels`: which implementation serves each operation on this machine, and how fast it is."""
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Annotated, Any, Literal
@@ -8,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hexad.core.errors import InputError
 from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_choice
 
@@ -35,7 +37,9 @@ def info(as_json: Json = False) -> None:
     """
     from hexad.kernels.native import cache_folder
 
-    found: dict[str, Any] = {"cache": str(cache_folder()), "operations": {}}
+    found: dict[str, Any] = {"cache": None, "operations": {}}
+    with suppress(InputError):  # no home: the operation's own reason says so
+        found["cache"] = str(cache_folder())
     for name, module in OPERATIONS.items():
         operation = import_module(module)
         found["operations"][name] = {
@@ -55,7 +59,8 @@ def info(as_json: Json = False) -> None:
                 note += f": {operation['native']}"
             # Not a table: its cells would break the paths, which are there to be copied.
             stdout.print(f"  {path:<{width}}  {note}", soft_wrap=True, markup=False)
-    stdout.print(f"Native code is kept in {found['cache']}", soft_wrap=True)
+    if found["cache"] is not None:
+        stdout.print(f"Native code is kept in {found['cache']}", soft_wrap=True, markup=False)
 
 
 @app.command("bench")
@@ -149,8 +154,6 @@ def _print_tables(measured: Any, rows: list[Any], notes: list[str]) -> None:
 
 
 def _number(text: str) -> int:
-    from hexad.core.errors import InputError
-
     try:
         return int(text)
     except ValueError:

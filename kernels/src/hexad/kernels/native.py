@@ -35,6 +35,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from hexad.core.errors import InputError
+
 logger = logging.getLogger("hexad.kernels")
 
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two allow the reordering that
@@ -124,7 +126,10 @@ class NativeLibrary:
     def _cached(self, compiler: _Compiler) -> Path:
         """The built library in the cache, building it if it is not there."""
         key = self._key(compiler)
-        folder = cache_folder()
+        try:
+            folder = cache_folder()
+        except InputError as error:
+            raise _UnavailableError(str(error)) from None
         found = _sound_file(folder, f"{self._name}-{key}")
         if found is not None:
             return found
@@ -212,12 +217,23 @@ class NativeLibrary:
 
 
 def cache_folder() -> Path:
-    """Where built libraries lie: one folder a user."""
-    if "HEXAD_CACHE" in os.environ:
-        return Path(os.environ["HEXAD_CACHE"]).expanduser() / "native"
-    if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"]) / "hexad" / "native"
-    return Path("~").expanduser() / ".cache" / "hexad" / "native"
+    """Where built libraries lie: one folder a user.
+
+    Raises:
+        InputError: nothing says where the user's home is.
+    """
+    own, cache = os.environ.get("HEXAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            # Absolute, so that code is never loaded out of whatever folder a process happens to stand in.
+            return Path(own).expanduser().absolute() / "native"
+        # A relative one is to be ignored (XDG base directory specification).
+        home = Path(cache) if cache and os.path.isabs(cache) else Path("~").expanduser() / ".cache"
+        return home / "hexad" / "native"
+    except RuntimeError:
+        raise InputError(
+            "there is no home folder to keep native code in; set HEXAD_CACHE to a private folder"
+        ) from None
 
 
 def _compilers() -> list[_Compiler]:
@@ -245,7 +261,7 @@ def _version(path: str) -> str | None:
     """First line of what the compiler says about itself."""
     try:
         told = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=30, check=True
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
@@ -256,7 +272,7 @@ def _version(path: str) -> str | None:
 def _processor() -> str:
     """What -march=native depends on: the machine's kind, model and features."""
     try:
-        told = Path("/proc/cpuinfo").read_text()
+        told = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         return f"{platform.machine()} {platform.processor()} {platform.platform()}"
     lines = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:\s*(.*)$", told, re.MULTILINE)
@@ -276,7 +292,9 @@ def _accepts(compiler: _Compiler, flag: str, scratch: Path) -> bool:
 
 def _run(command: list[str]) -> None:
     try:
-        subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=True)
+        subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_BUILD_SECONDS, check=True
+        )
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or "").strip().splitlines()
         told = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
@@ -314,7 +332,7 @@ def _check_private(folder: Path) -> None:
     if os.name != "posix":
         return
     status = folder.stat()
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o002:
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
         raise _UnavailableError(
             f"the cache {folder} can be written by other users; set HEXAD_CACHE to a private folder"
         )
