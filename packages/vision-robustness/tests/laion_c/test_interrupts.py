@@ -191,9 +191,7 @@ def check_whole(out: Path, straight: dict[str, bytes]) -> None:
     assert sorted(listed) == sorted(written)
 
 
-@pytest.mark.parametrize(
-    ("send", "code"), [(ctrl_c, 130), (ctrl_c_twice, 130), (subprocess.Popen.terminate, 143)]
-)
+@pytest.mark.parametrize(("send", "code"), [(ctrl_c_twice, 130), (subprocess.Popen.terminate, 143)])
 def test_an_interrupted_run_records_what_is_finished_and_the_next_goes_on(
     send, code, photos, straight, tmp_path
 ):
