@@ -1,6 +1,7 @@
 """The command line: `hexad vision-robustness laion-c apply | evaluate | preview | tiles`."""
 
 import dataclasses
+import signal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -99,6 +100,8 @@ def apply(
                     progress=lambda done, total, note: tell(done / total, f"{done} of {total}, {note[-40:]}"),
                 )
         except KeyboardInterrupt:
+            # All is kept; what a second Ctrl-C could still change is this message and the exit code.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             stderr.print(
                 f"Interrupted: what is finished is kept in {target}; the same command goes on from there.",
                 soft_wrap=True,
