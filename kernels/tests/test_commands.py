@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hexad.core.errors import InputError
@@ -60,6 +61,12 @@ def test_bench_measures_every_path_beside_dense_attention():
             assert row["error"] < (0.05 if "INT8" in row["path"] else 1e-5)
         assert row["speedup"] == pytest.approx(row["dense_milliseconds"] / row["milliseconds"], rel=1e-6)
     assert "| float32 | 512 |" in report["markdown"]
+    last = report["markdown"].strip().splitlines()[-1]
+    assert last.startswith(
+        f"Measured {report['date']} by `hexad kernels bench`, the median of 1 rounds, 8 heads of"
+    )
+    assert f"{report['threads']} threads, on {report['environment']['processor']}" in last
+    assert f"PyTorch {torch.__version__.split('+')[0]}" in last
 
 
 @pytest.mark.parametrize(

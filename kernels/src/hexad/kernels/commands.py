@@ -1,5 +1,6 @@
 """`hexad kernels`: which implementation serves each operation on this machine, and how fast it is."""
 
+import datetime
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -103,6 +104,7 @@ def bench(
     from hexad.core.environment import environment
 
     report: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
         "environment": environment(),
         "threads": torch.get_num_threads(),
         "operations": {},
@@ -126,10 +128,22 @@ def bench(
             "notes": notes,
         }
         report["markdown"] = report.get("markdown", "") + measured.markdown(rows, notes)
+        report["markdown"] += f"\n{_provenance(report, config)}\n"
         if not as_json:
             _print_tables(measured, rows, notes)
     if as_json:
         print_json(report)
+
+
+def _provenance(report: dict[str, Any], config: Any) -> str:
+    """One sentence: when, where and how often it was measured."""
+    machine = report["environment"]
+    commit = f"; commit {machine['commit']}" if machine["commit"] else ""
+    return (
+        f"Measured {report['date']} by `hexad kernels bench`, the median of {config.rounds} rounds, "
+        f"{config.heads} heads of dimension {config.head_dim}, {report['threads']} threads, on {machine['processor']}, "
+        f"{machine['cores']} cores, PyTorch {machine['packages'].get('torch', 'of unknown version')}{commit}."
+    )
 
 
 def _print_tables(measured: Any, rows: list[Any], notes: list[str]) -> None:
