@@ -218,7 +218,7 @@ def test_runs_interrupted_at_random_moments_end_soon_and_can_go_on(photos, strai
     start(photos, tmp_path / "whole").communicate()
     seconds = time.monotonic() - began
     draw = random.Random(0)
-    for number in range(20):
+    for number in range(12):
         out = tmp_path / str(number)
         process = start(photos, out)
         # Before a third of a second Python itself starts, and dies of either signal.
