@@ -141,8 +141,8 @@ def _provenance(report: dict[str, Any], config: Any) -> str:
     commit = f"; commit {machine['commit']}" if machine["commit"] else ""
     return (
         f"Measured {report['date']} by `hexad kernels bench`, the median of {config.rounds} rounds, "
-        f"{config.heads} heads of dimension {config.head_dim}, {report['threads']} threads, on {machine['processor']}, "
-        f"{machine['cores']} cores, PyTorch {machine['packages'].get('torch', 'of unknown version')}{commit}."
+        f"{config.heads} heads of dimension {config.head_dim}, {report['threads']} threads, on "
+        f"{machine['processor']}, {machine['cores']} cores, PyTorch {machine['packages']['torch']}{commit}."
     )
 
 
