@@ -6,7 +6,13 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from hexad.core.errors import InputError
-from hexad.llm_efficiency.spargeattn import HeadParams, block_mask, dense_attention, sparge_attention
+from hexad.llm_efficiency.spargeattn import (
+    AttentionCall,
+    HeadParams,
+    block_mask,
+    dense_attention,
+    sparge_attention,
+)
 
 BLOCKS = {"block_q": 64, "block_k": 32}
 
@@ -206,6 +212,7 @@ BAD = [
     ({"enable_gqa": None}, "enable_gqa is None"),
     ({"return_stats": "no"}, "return_stats is 'no'"),
     ({"dropout_p": None}, "dropout_p is None"),
+    ({"dropout_p": torch.zeros(2)}, "dropout_p is tensor"),
     ({"tensor_layout": None}, "tensor_layout None"),
     ({"backend": None}, "backend"),
 ]
@@ -240,6 +247,13 @@ def test_bad_tensors_are_refused(make_qkv):
         sparge_attention(*(x.to("meta") for x in (q, k, v)), return_stats=True)
     with pytest.raises(InputError, match="q must be a tensor"):
         dense_attention(1, k, v)
+    for attend in (sparge_attention, dense_attention, AttentionCall):
+        with pytest.raises(InputError, match="v is None"):
+            attend(q, k, None)
+        with pytest.raises(InputError, match="q and k must share dtype"):
+            attend(q, k.half(), v)
+        with pytest.raises(InputError, match="is_causal is 1"):
+            attend(q, k, v, is_causal=1)
     with pytest.raises(InputError, match="params must be HeadParams"):
         block_mask(q, k, {})
     with pytest.raises(InputError, match="is_causal is 1"):

@@ -116,8 +116,9 @@ def sparge_attention(
             "sparge_attention takes no attn_mask: its tiles are predicted without one; use is_causal, or "
             "scaled_dot_product_attention for this call"
         )
-    if dropout_p != 0:
+    if not isinstance(dropout_p, (int, float)) or dropout_p != 0:
         raise InputError(f"dropout_p is {dropout_p}; SpargeAttn is for inference and supports no dropout")
+    _check_values(v)
     check_choice("tensor_layout", tensor_layout, get_args(Layout))
     check_flag("is_causal", is_causal)
     check_flag("enable_gqa", enable_gqa)
@@ -144,6 +145,22 @@ def sparge_attention(
     if tensor_layout == "NHD":
         output = output.transpose(1, 2)
     return output if stats is None else (output, stats)
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> None:
+    """Refuse tensors that do not fit together, before any work.
+
+    Raises:
+        InputError: as `sparge_attention`, but for what takes the numbers themselves to see.
+    """
+    _check_values(v)
+    check_flag("is_causal", is_causal)
+    check_tensors(q, k, v, is_causal=is_causal)
+
+
+def _check_values(v: object) -> None:
+    if v is None:  # which the kernel's check takes for a call that only predicts
+        raise InputError("v is None; give the values")
 
 
 def _swap(x: Tensor) -> Tensor:
@@ -184,7 +201,7 @@ def dense_attention(
     scale: float | None = None,
 ) -> Float[Tensor, "batch q_heads n_q d_v"]:
     """What `sparge_attention` approximates, by torch's own function, with its alignment of is_causal."""
-    check_tensors(q, k, v, is_causal=is_causal)
+    check_inputs(q, k, v, is_causal=is_causal)
     n_q, n_k = q.shape[2], k.shape[2]
     mask = None
     if is_causal and n_q != n_k:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path, writable_file
-from hexad.core.validation import check_file, check_flag, check_range
-from hexad.kernels.sparse_attention.checks import check_tensors
+from hexad.core.validation import check_file, check_range
+from hexad.llm_efficiency.spargeattn.attention import check_inputs
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class AttentionCall:
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        check_flag("is_causal", self.is_causal)
-        check_tensors(self.q, self.k, self.v, is_causal=self.is_causal)
+        check_inputs(self.q, self.k, self.v, is_causal=self.is_causal)
         if self.scale is not None:
             check_range("scale", self.scale, 0, low_open=True)
 
