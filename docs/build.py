@@ -3,8 +3,9 @@
 uv run python docs/build.py            writes docs/site/
 uv run python docs/build.py --readme   also brings the table of methods in README.md up to date
 
-What is measured is committed as JSON in docs/measured/ (copied there from a results folder by
-`uv run python docs/build.py --measure RESULTS`), and every table of numbers is made from it.
+What is measured is committed as JSON in docs/measured/, and every table of numbers is made from it:
+`uv run python docs/build.py --measure RESULTS` copies it there from a results folder, or from a file that
+`hexad kernels bench --json` wrote.
 """
 
 import argparse
@@ -52,7 +53,11 @@ def readme_with_table() -> str:
 
 
 def measure(results: Path) -> None:
-    """Copy what the full presets of a results folder measured, with its figures, into docs/."""
+    """Copy what the full presets of a results folder measured, with its figures, or a benchmark."""
+    if results.is_file():
+        write_json(DOCS / "measured" / "kernels-bench.json", json.loads(results.read_text()))
+        print("docs/measured/kernels-bench.json")
+        return
     for path in sorted(results.glob("*/full/page.json")):
         page = json.loads(path.read_text())
         stem = f"{page['study']}-{page['preset']}"
@@ -127,7 +132,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--readme", action="store_true", help="rewrite the table of methods in README.md")
     parser.add_argument(
-        "--measure", type=Path, metavar="RESULTS", help="take over the numbers of a results folder"
+        "--measure", type=Path, metavar="RESULTS", help="take over a results folder, or a benchmark"
     )
     options = parser.parse_args()
     if options.measure:
