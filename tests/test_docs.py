@@ -1,6 +1,7 @@
 """The documentation does what it says: its Python runs, its tables are those of the data."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -39,10 +40,26 @@ def test_the_python_of_a_page_runs_as_it_stands(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readmes_table_of_methods_is_that_of_the_data():
+@pytest.fixture
+def build():
+    """The module docs/build.py."""
     spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_benchmark_is_taken_over_from_its_json(build, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "DOCS", tmp_path)
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "bench.json").write_text('{"markdown": "| a table |\\n\\nMeasured today.\\n", "rows": [1]}')
+    build.measure(tmp_path / "bench.json")
+    assert json.loads((tmp_path / "measured" / "kernels-bench.json").read_text())["rows"] == [1]
+
+
+def test_the_readmes_table_of_methods_is_that_of_the_data(build):
     assert (ROOT / "README.md").read_text() == build.readme_with_table(), (
         "run: uv run python docs/build.py --readme"
     )
