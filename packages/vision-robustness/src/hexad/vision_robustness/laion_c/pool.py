@@ -76,7 +76,7 @@ class Runner:
         for process in self._processes:
             process.close()
         while not all(process.ended for process in self._processes):
-            for _, answer in self._received():
+            for answer in self._received():
                 if isinstance(answer, Done):
                     yield answer
 
@@ -84,7 +84,7 @@ class Runner:
         return min(self._processes, key=lambda process: process.pending)
 
     def _finished(self) -> Iterator[Done]:
-        for _, answer in self._received():
+        for answer in self._received():
             if answer is None:
                 raise HexadError(
                     "a worker process died (out of memory?); what is finished is kept, and the same command "
@@ -94,15 +94,15 @@ class Runner:
                 raise answer
             yield answer
 
-    def _received(self) -> "Iterator[tuple[_Process, Done | Exception | None]]":
-        """The next answer, if there is one soon."""
+    def _received(self) -> Iterator[Done | Exception | None]:
+        """The next answer, if there is one soon; None is the end of a process."""
         with contextlib.suppress(queue.Empty):
             process, answer = self._answers.get(timeout=POLL)
             if answer is None:
                 process.ended = True
             else:
                 process.pending -= 1
-            yield process, answer
+            yield answer
 
 
 class _Process:
