@@ -179,7 +179,7 @@ STUDY = Study(
         "package. The small networks (a DiT of 4 layers by 96, the same first weights, order and steps for "
         "all three objectives) learn heavy atoms, on the molecules called train; test molecules share no "
         "constitution with them, and little of them is learnt at this size. RMSDs are of heavy atoms, "
-        "symmetry counted, twice as many samples as references, no sample mirrored. The shipped networks make "
+        "symmetry counted, twice as many samples as references, no sample mirrored. The shipped ones make "
         "hydrogens too, of test molecules; there a sample with the wrong stereochemistry is mirrored once, "
         "and counts as failed if it is still wrong. Speed is from a parsed molecule to coordinates, 20 "
         "conformers each, in interleaved rounds; ETKDGv3 is given as many threads as torch takes."
