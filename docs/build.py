@@ -33,8 +33,12 @@ MARKS = ("<!-- methods: made by docs/build.py -->", "<!-- end of methods -->")
 def method_table(link: str) -> str:
     """All 38 methods with their state, as a Markdown table; `link` is a format for a ready method's page."""
     ready = methods()
+    rows = tomllib.loads((DOCS / "methods.toml").read_text())["methods"]
+    listed = {name: domain for name, domain, *_ in rows}
+    for method in ready.values():
+        assert listed.get(method.name) == method.domain, f"{method.name} is not in docs/methods.toml"
     lines = ["| method | domain | what it is | paper | state |", "| --- | --- | --- | --- | --- |"]
-    for name, domain, title, arxiv in tomllib.loads((DOCS / "methods.toml").read_text())["methods"]:
+    for name, domain, title, arxiv in rows:
         paper = f"[{arxiv}](https://arxiv.org/abs/{arxiv})" if arxiv else "ICML 2025"
         shown = f"[**{name}**]({link.format(name)})" if name in ready else name
         lines.append(

@@ -1,6 +1,7 @@
 import os
 import re
 import stat
+import threading
 
 import pytest
 
@@ -32,6 +33,29 @@ def test_a_written_file_has_ordinary_rights_and_keeps_its_suffix(tmp_path):
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~umask
+
+
+def test_writing_leaves_the_rights_of_other_threads_files_alone(tmp_path):
+    # The umask is the whole process's: setting it for a moment would open files made meanwhile to all.
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            with atomic_open(tmp_path / "a") as file:
+                file.write("a")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        umask = set()
+        for number in range(2000):
+            path = tmp_path / f"b{number}"
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
+            umask.add(stat.S_IMODE(path.stat().st_mode))
+    finally:
+        stop.set()
+        writer.join()
+    assert len(umask) == 1
 
 
 def test_json_is_unicode_and_ends_with_a_newline(tmp_path):

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from toy import BROKEN, STUDY, Config
+from toy import BROKEN, STUDY, Config, deadly
 
 from hexad.core.engines import run_task, run_tasks
 from hexad.core.errors import InputError, MissingExtraError
@@ -96,6 +97,20 @@ def test_a_damaged_record_is_reported_set_aside_and_measured_again(tmp_path, toy
     assert sorted(toy_log()[4:]) == ["high 0", "low 1"]
 
 
+def test_no_flipped_bit_is_taken_for_a_record_or_ends_the_program(tmp_path):
+    whole = run_study(STUDY, "tiny", out=tmp_path, arms=["low"], seeds=1)
+    path = whole.folder / "records" / "low--0.parquet"
+    good = path.read_bytes()
+    for place in range(0, len(good), 40):  # Polars answers some of them with a panic
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x41]) + good[place + 1 :])
+        with open_store(tmp_path, STUDY, "tiny") as store:
+            kept = values(store.records)
+            assert kept in ([], values(whole.records))
+            assert bool(store.warnings) == (not kept)
+        for aside in path.parent.glob("*.damaged"):
+            aside.unlink()
+
+
 def test_records_of_other_settings_are_not_mixed(tmp_path):
     run_study(STUDY, "tiny", out=tmp_path)
     other = dataclasses.replace(STUDY, presets={"tiny": Preset(Config(n=7), 1)})
@@ -103,6 +118,32 @@ def test_records_of_other_settings_are_not_mixed(tmp_path):
         run_study(other, "tiny", out=tmp_path)
     with pytest.raises(InputError, match="version: 1 -> 2"):
         run_study(dataclasses.replace(STUDY, version=2), "tiny", out=tmp_path)
+
+
+def test_what_a_killed_run_leaves_is_neither_a_record_nor_an_error(tmp_path):
+    proof = run_study(STUDY, "tiny", out=tmp_path)
+    updated = json.loads((proof.folder / "manifest.json").read_text())["updated"]
+    records = proof.folder / "records"
+    (records / ".high--0-1a2b3c.parquet").write_bytes((records / "high--0.parquet").read_bytes()[:50])
+    (proof.folder / "errors").mkdir()
+    (proof.folder / "errors" / "high--0.txt").write_text("killed after the record, before this was removed")
+    time.sleep(1.1)  # times are stored to the second
+    again = load_proof(tmp_path, STUDY, "tiny")
+    assert (again.warnings, again.errors) == ([], {})
+    assert not list(records.glob(".*"))
+    # Looking is no measuring: the date in the report stays that of the last record.
+    assert json.loads((proof.folder / "manifest.json").read_text())["updated"] == updated
+
+
+def test_an_arm_named_twice_runs_once(tmp_path, toy_log):
+    run_study(STUDY, "tiny", out=tmp_path, arms=["low", "low"])
+    assert sorted(toy_log()) == ["low 0", "low 1"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a--b", "A", "../a", ""])
+def test_a_name_that_names_no_file_is_refused(name):
+    with pytest.raises(InputError, match="names files"):
+        dataclasses.replace(STUDY, arms=(Arm(name, "A", "method", deadly),), claims=())
 
 
 def test_two_processes_do_not_measure_into_one_folder(tmp_path):
@@ -131,6 +172,10 @@ def test_what_is_no_finite_number_of_a_known_metric_is_refused(tmp_path, value, 
     arm = Arm("a", "A", "method", lambda trial: [Measurement(metric, value)])
     study = Study("s", "?", (arm,), STUDY.metrics, (), {"tiny": Preset(Config(), 1)})
     assert message in run_task(Task(study, "a", 0, Config(), tmp_path)).error
+    twice = dataclasses.replace(
+        study, arms=(Arm("a", "A", "method", lambda trial: 2 * [Measurement("mean", 1.0, "c")]),)
+    )
+    assert "measured mean c 2 times" in run_task(Task(twice, "a", 0, Config(), tmp_path)).error
     empty = dataclasses.replace(study, arms=(Arm("a", "A", "method", lambda trial: []),))
     assert "measured nothing" in run_task(Task(empty, "a", 0, Config(), tmp_path)).error
 
@@ -138,7 +183,8 @@ def test_what_is_no_finite_number_of_a_known_metric_is_refused(tmp_path, value, 
 def test_bad_requests_are_refused_before_anything_runs(tmp_path, toy_log):
     for options, message in [
         ({"preset": "ful"}, "unknown preset"),
-        ({"preset": "tiny", "seeds": 0}, "at least one"),
+        ({"preset": "tiny", "seeds": 0}, "seeds is 0"),
+        ({"preset": "tiny", "seeds": True}, "seeds is True"),
         ({"preset": "tiny", "arms": ["hihg"]}, "did you mean 'high'"),
         ({"preset": "tiny", "engine": "rya"}, "unknown engine 'rya'; did you mean 'ray'"),
         ({"preset": "tiny", "workers": 0}, "workers is 0"),
@@ -155,14 +201,67 @@ def test_a_pool_of_processes_gives_the_same_records(tmp_path):
     assert os.getpid() not in pool.records.filter(metric="pid")["value"].to_list()
 
 
-def test_a_worker_that_dies_is_an_error_of_its_trial(tmp_path):
-    study = dataclasses.replace(STUDY, arms=(Arm("high", "High", "method", _die),), claims=())
-    (outcome,) = [o for _, o in run_tasks([Task(study, "high", 0, Config(), tmp_path)], workers=2)]
-    assert "process died" in outcome.error
+def test_a_worker_that_dies_is_an_error_of_its_trial_alone(tmp_path):
+    study = dataclasses.replace(STUDY, arms=(Arm("high", "High", "method", deadly),), claims=())
+    tasks = [Task(study, "high", seed, Config(), tmp_path / str(seed)) for seed in range(5)]
+    found = {task.seed: outcome for task, outcome in run_tasks(tasks, workers=2)}
+    assert sorted(found) == [0, 1, 2, 3, 4]
+    assert {seed for seed, outcome in found.items() if outcome.error} == {1}
+    assert "process died" in found[1].error
 
 
-def _die(trial):
-    os._exit(9)
+def _sleepers(tmp_path: Path) -> subprocess.Popen:
+    """A process whose two workers sleep in their trials for a minute."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from toy import STUDY\nfrom hexad.core.runner import run_study\n"
+        "from hexad.core.studies import Preset\nfrom toy import Config\nimport dataclasses\n"
+        "if __name__ == '__main__':\n"
+        "    study = dataclasses.replace(STUDY, presets={'slow': Preset(Config(sleep=60.0), 2)})\n"
+        f"    run_study(study, 'slow', out={str(tmp_path / 'out')!r}, workers=2)\n"
+    )
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "HEXAD_TOY_LOG": str(log)},
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 2)
+    return process
+
+
+def test_workers_end_with_a_killed_parent(tmp_path):
+    # Or they would write into the trials' folders beside the run that resumes them.
+    process = _sleepers(tmp_path)
+    children = [
+        int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    assert len(children) >= 2
+    process.kill()
+    process.wait(timeout=30)
+    _wait_until(lambda: not any(_runs(child) for child in children))
+    assert not any(_runs(child) for child in children)
+
+
+def test_ctrl_c_ends_a_pool_at_once(tmp_path):
+    # Polars, which the runner imports, makes an untimed wait deaf to Ctrl-C until a trial ends.
+    process = _sleepers(tmp_path)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=10)
+
+
+def _wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_ray_gives_the_same_records_as_local(tmp_path):

@@ -179,6 +179,53 @@ def test_mistakes_are_refused(tmp_path):
         run(tmp_path / "c", TrainingConfig(**{**CONFIG.__dict__, "seed": 5}))
     with pytest.raises(InputError, match="more than the 20 asked for"):
         run(tmp_path / "c", TrainingConfig(**{**CONFIG.__dict__, "steps": 20}))
+    # Another learning rate would silently be the checkpoint's; another optimizer's state does not fit.
+    model, optimizer, _ = make()
+    train(model, optimizer, squared, data(), CONFIG, tmp_path / "d")
+    for optimizer, message in (
+        (torch.optim.AdamW(model.parameters(), lr=0.5), r"lr: \[0.01\] -> \[0.5\]"),
+        (torch.optim.SGD(model.parameters(), lr=0.01), "optimizer: AdamW -> SGD"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(model, optimizer, squared, data(), CONFIG, tmp_path / "d")
     other = nn.Linear(4, 1)
     with pytest.raises(InputError, match="another model"):
-        train(other, torch.optim.AdamW(other.parameters()), squared, data(), CONFIG, tmp_path / "c")
+        train(other, torch.optim.AdamW(other.parameters(), lr=0.01), squared, data(), CONFIG, tmp_path / "d")
+
+
+def test_another_schedule_is_refused(tmp_path):
+    run(tmp_path)
+    model, optimizer, _ = make()
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 80)
+    with pytest.raises(InputError, match=r"scheduler.T_max: 40 -> 80"):
+        train(model, optimizer, squared, data(), CONFIG, tmp_path, scheduler=schedule)
+
+
+def test_weights_that_blew_up_are_not_kept(tmp_path):
+    def explode(factor, steps=1):
+        model, _, _ = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=factor)
+        train(model, optimizer, squared, data(), TrainingConfig(steps=steps, keep=1), tmp_path)
+
+    with pytest.raises(InputError, match="weights are not finite after step 1"):
+        explode(1e39)
+    assert not list(tmp_path.iterdir())
+    explode(1e37)
+    with pytest.raises(InputError, match="the checkpoint of step 1 leads here: delete it"):
+        explode(1e37, steps=2)
+
+
+def test_a_learning_rate_in_a_tensor_is_stored(tmp_path):
+    model, _, _ = make()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), capturable=False, foreach=False)
+    config = TrainingConfig(steps=2)
+    train(model, optimizer, squared, data(), config, tmp_path)
+    assert len(train(model, optimizer, squared, data(), config, tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"steps": 2.5}, "steps is 2.5"), ({"precision": "fp8"}, "unknown precision")]
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        TrainingConfig(**({"steps": 1} | settings))

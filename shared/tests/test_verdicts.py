@@ -114,3 +114,32 @@ def test_a_claim_about_nothing_is_refused_when_the_study_is_made():
         Study(**{**parts, "arms": (arm, arm)}, claims=(), presets=presets)
     with pytest.raises(InputError, match="has no seeds"):
         Study(**parts, claims=(), presets={"tiny": Preset(Config(), 0)})
+
+
+def ratio_claim():
+    return Claim("r", "?", "mean", "high", "at least", 1.5, baseline="low", relation="ratio")
+
+
+def test_a_ratio_to_nothing_is_not_measured():
+    records = table(
+        [(arm, seed, "", value) for arm, value in (("high", 1.0), ("low", 0.0)) for seed in (0, 1)]
+    )
+    judged = judge(ratio_claim(), records, "tiny")
+    assert (judged.verdict, judged.estimate) == ("not measured", None)
+    assert "mean is 0" in judged.reason
+
+
+def test_a_ratio_to_what_may_be_nothing_is_inconclusive():
+    rows = [("high", seed, "", 2.0) for seed in range(3)] + [("low", 0, "", 1.0), ("low", 1, "", 0.0)]
+    judged = judge(ratio_claim(), table([*rows, ("low", 2, "", 0.0)]), "tiny")
+    # A resample of seeds 1 and 2 alone has a mean of 0.
+    assert judged.verdict == "inconclusive"
+    assert judged.estimate.value == pytest.approx(6.0)
+    assert judged.estimate.low is None
+
+
+def test_pairs_that_are_missing_are_told():
+    rows = [("high", seed, "", 2.0) for seed in range(3)] + [("low", 0, "", 1.0), ("low", 2, "", 1.0)]
+    judged = judge(ratio_claim(), table(rows), "tiny")
+    assert (judged.verdict, judged.estimate.n) == ("holds", 2)
+    assert judged.reason == "of 3, the others lack an arm"

@@ -45,6 +45,12 @@ def broken(trial: Trial) -> Iterator[Measurement]:
     yield Measurement("mean", 0.0, "a")
 
 
+def deadly(trial: Trial) -> Iterator[Measurement]:
+    if trial.seed == 1:
+        os._exit(9)
+    yield Measurement("mean", 1.0)
+
+
 def draw(results: Results):
     figure, axes = new_figure(3, 2)
     axes.plot(results.records.filter(metric="mean")["value"])

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from hexad.core.errors import HexadError, InputError
+from hexad.core.errors import HexadError, InputError, MissingExtraError
 from hexad.core.methods import Method, domains, get_method, load_object, methods
 from hexad.core.terminal import Watcher, print_json, print_method
 
@@ -151,12 +151,15 @@ def list_methods(
         print_json([_describe(method) for method in found])
         return
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("method", "domain", "what it is", "study"):
         table.add_column(heading, no_wrap=heading in ("method", "domain"))
     for method in found:
-        table.add_row(f"[bold]{method.name}[/]", method.domain, method.title, "yes" if method.study else "–")
+        table.add_row(
+            f"[bold]{method.name}[/]", method.domain, Text(method.title), "yes" if method.study else "–"
+        )
     if found:
         stdout.print(table)
     else:
@@ -171,8 +174,13 @@ def show_method(
     """Show what a method is, what its study measures and which claims it judges."""
     chosen = get_method(method)
     description = _describe(chosen)
+    study, missing = None, ""
     if chosen.study is not None:
-        study = chosen.load_study()
+        try:
+            study = chosen.load_study()
+        except MissingExtraError as error:
+            missing = str(error)
+    if study is not None:
         from hexad.core.studies import describe_config
 
         description["study"] = {
@@ -189,6 +197,8 @@ def show_method(
         print_json(description)
         return
     print_method(stdout, description)
+    if missing:
+        stdout.print(f"Its study is not shown: {missing}", markup=False, soft_wrap=True)
 
 
 @app.command("prove")
@@ -252,10 +262,10 @@ def _prove(
     skip_missing: bool = False,
     **options: Any,
 ) -> None:
-    from hexad.core.errors import MissingExtraError
     from hexad.core.files import writable_folder, write_json
     from hexad.core.reports import collect, page, print_terminal, render_html
     from hexad.core.runner import run_study
+    from hexad.core.store import check_store
 
     # Everything that can be wrong is looked for before anything is measured.
     studies = []
@@ -270,12 +280,14 @@ def _prove(
         study.preset(preset)
         for arm in options.get("arms", ()):
             study.arm(arm)
+        if not options.get("fresh"):
+            check_store(out, study, preset)
         studies.append(study)
     if not studies:
         raise InputError("every study was left out; install what they need and try again")
     writable_folder(out, "results folder")
-    pages = []
-    with Watcher(stderr, len(studies)) as watcher:
+    pages, failed = [], False
+    with Watcher(stderr) as watcher:
         for study in studies:
             watcher.begin(study)
             try:
@@ -283,13 +295,16 @@ def _prove(
             except KeyboardInterrupt:
                 watcher.interrupted()
                 raise typer.Exit(130) from None
+            failed |= bool(proof.failed)
             pages.append(page(proof))
             write_json(proof.folder / "page.json", pages[-1])
             watcher.end()
             if not as_json:
                 with watcher.paused():
                     print_terminal(stdout, pages[-1])
-    every, _ = collect(out, fresh={(item["study"], item["preset"]): item for item in pages})
+    every, warnings = collect(out, fresh={(item["study"], item["preset"]): item for item in pages})
+    for warning in warnings:
+        stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True, markup=False)
     index = render_html(out, every)
     if as_json:
         print_json({"pages": pages, "report": str(index.resolve())})
@@ -297,7 +312,7 @@ def _prove(
         stdout.print()
         stdout.print(f"Report: {index.resolve()}", soft_wrap=True)
     verdicts = [item["verdict"] for content in pages for item in content["judgements"]]
-    if any(content["errors"] for content in pages):
+    if failed:
         raise typer.Exit(1)
     if strict and any(verdict not in ("holds", "not measured") for verdict in verdicts):
         raise typer.Exit(1)

@@ -2,7 +2,9 @@
 
     for task, outcome in run_tasks(tasks, engine="local", workers=2): ...
 
-Outcomes arrive as they finish. An arm that raises gives an `Outcome` with its error; the others go on.
+Outcomes arrive as they finish. An arm that raises, or kills its process, gives an `Outcome` with its error;
+the others go on. Trials keep files (checkpoints, arrays for the figures) in their folders and nothing brings
+those back, so a Ray cluster of several machines must share the file system of the results folder.
 """
 
 import importlib.util
@@ -12,10 +14,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Literal
@@ -54,6 +58,9 @@ def run_task(task: Task, progress: Progress | None = None) -> Outcome:
         measured = tuple(_checked(task.study, arm.name, item) for item in arm.run(trial))
         if not measured:
             raise TrialError(f"arm {arm.name!r} measured nothing")
+        (what, count), *_ = Counter((item.metric, item.case) for item in measured).most_common(1)
+        if count > 1:
+            raise TrialError(f"arm {arm.name!r} measured {' '.join(what).strip()} {count} times")
     except HexadError as error:
         return Outcome(error=str(error), traceback=f"{traceback.format_exc()}")
     except Exception as error:
@@ -122,34 +129,76 @@ def _threads_per_worker(workers: int) -> Generator[dict[str, str]]:
                 os.environ[name] = value
 
 
-def _ignore_interrupt() -> None:
-    """Leave Ctrl-C to the parent, which stops the pool; a child's traceback would only be noise."""
+def _tie_to_parent() -> None:
+    """Leave Ctrl-C to the parent, which stops the pool, and end when it ends, even by kill -9.
+
+    A worker that outlived its parent would write into the trial's folder beside the run that resumes it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+@contextmanager
+def _pool(workers: int) -> Generator[ProcessPoolExecutor]:
+    # Spawned, not forked: torch's thread pools and open files do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_tie_to_parent)
+    try:
+        yield pool
+    finally:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
 
 
 def _run_in_pool(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
-    # Spawned, not forked: torch's thread pools and open files do not survive a fork.
-    context = multiprocessing.get_context("spawn")
+    waiting = deque(tasks)
     with _threads_per_worker(workers):
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupt)
-        try:
-            pending = {pool.submit(run_task, task): task for task in tasks}
-            while pending:
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    task = pending.pop(future)
-                    try:
-                        outcome = future.result()
-                    except BrokenProcessPool:
-                        outcome = Outcome(error="its process died (out of memory, or killed)")
-                    except Exception as error:
-                        outcome = Outcome(error=f"{type(error).__name__}: {error}")
-                    yield task, outcome
-        finally:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
+        while waiting:
+            # A process that dies takes its whole pool along. Which of the trials it was shows when each of
+            # those that ran then runs alone; the others go on in a new pool.
+            for task in (yield from _run_until_one_dies(waiting, workers)):
+                if (yield from _run_until_one_dies(deque([task]), 1)):
+                    yield task, Outcome(error="its process died (out of memory, or killed)")
+
+
+def _run_until_one_dies(
+    waiting: deque[Task], workers: int
+) -> Generator[tuple[Task, Outcome], None, list[Task]]:
+    """Run what is waiting; return the tasks that were running when a process died, if one did."""
+    running: dict[Future[Outcome], Task] = {}
+    with _pool(workers) as pool:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                try:
+                    running[pool.submit(run_task, waiting[0])] = waiting[0]
+                except BrokenProcessPool:
+                    return [*running.values()] or [waiting.popleft()]
+                waiting.popleft()
+            # With a timeout: Polars installs handlers that restart an untimed wait, deaf to Ctrl-C.
+            done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+            lost = []
+            for future in done:
+                task = running.pop(future)
+                try:
+                    outcome = future.result()
+                except BrokenProcessPool:
+                    lost.append(task)
+                    continue
+                except Exception as error:
+                    outcome = Outcome(error=f"{type(error).__name__}: {error}")
+                yield task, outcome
+            if lost:
+                return [*lost, *running.values()]
+    return []
 
 
 def _run_on_ray(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:

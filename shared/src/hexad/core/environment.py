@@ -24,6 +24,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _threads() -> int:
+    """OpenMP's threads: OMP_NUM_THREADS may list one number for each level of nesting."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() else cores()
+
+
 def _commit() -> str:
     """The commit of the checkout that this package runs from, `+` where it is changed; empty if installed."""
 
@@ -64,7 +70,7 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": cores(),
-        "threads": int(os.environ.get("OMP_NUM_THREADS") or cores()),
+        "threads": _threads(),
         "commit": _commit(),
         "packages": _versions(),
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,17 +21,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Generator[Path]:
     libraries that take a path; the temporary name keeps the suffix, by which many of them choose a format.
     """
     target = Path(path)
-    handle, name = tempfile.mkstemp(
-        prefix=f".{target.stem[:40]}-", suffix=target.suffix, dir=target.parent or Path()
-    )
-    os.close(handle)
-    temporary = Path(name)
+    temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(6)}{target.suffix}")
+    # Not mkstemp, whose files are private: a result should have the rights that any new file has.
+    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
-        # mkstemp makes private files; a result should have the rights any new file has.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)

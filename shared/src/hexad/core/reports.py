@@ -3,6 +3,7 @@
 `page(proof)` gathers the data once; `render_html`, `print_terminal` and `json.dumps` only show it.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -23,7 +24,7 @@ from hexad.core.methods import methods
 from hexad.core.plots import save_figure
 from hexad.core.runner import Proof, load_proof
 from hexad.core.store import read_manifest
-from hexad.core.verdicts import Judgement, summarise
+from hexad.core.verdicts import INTERVALS, Judgement, summarise
 
 MARKS = {"holds": "✓", "fails": "✗", "inconclusive": "?", "not measured": "–"}
 COLOURS = {"holds": "green", "fails": "red", "inconclusive": "yellow", "not measured": "dim"}
@@ -33,6 +34,8 @@ def format_number(value: float | None, digits: int = 3) -> str:
     """A number to so many significant digits, without an exponent where it would not help."""
     if value is None:
         return "–"
+    if not math.isfinite(value):
+        return str(value)
     if value == 0:
         return "0"
     magnitude = math.floor(math.log10(abs(value)))
@@ -70,11 +73,17 @@ def page(proof: Proof) -> dict[str, Any]:
     study = proof.study
     method = methods().get(study.name)
     figures = []
+    errors = {f"{arm} (seed {seed})": text for (arm, seed), text in proof.errors.items()}
     if not proof.records.is_empty():
         folder = proof.folder / "figures"
         folder.mkdir(exist_ok=True)
         for item in study.figures:
-            drawn = item.draw(proof.results)
+            try:
+                drawn = item.draw(proof.results)
+            except Exception as error:
+                # A picture may want an arm that was not measured; what was measured must not be lost with it.
+                errors[f"figure {item.name}"] = f"{type(error).__name__}: {error}"
+                continue
             if drawn is not None:
                 save_figure(drawn, folder / f"{item.name}.png")
                 figures.append({"name": item.name, "title": item.title, "file": f"figures/{item.name}.png"})
@@ -99,9 +108,14 @@ def page(proof: Proof) -> dict[str, Any]:
         "summary": summarise(study, proof.records),
         "cases": by_case if any(row["case"] for row in by_case) else [],
         "figures": figures,
-        "errors": {f"{arm} (seed {seed})": text for (arm, seed), text in proof.errors.items()},
+        "errors": errors,
         "folder": str(proof.folder),
     }
+
+
+def _stored_page(path: Path) -> dict[str, Any]:
+    """The page that was stored when a study was measured, wherever its folder lies now."""
+    return json.loads(path.read_text(encoding="utf-8")) | {"folder": str(path.parent)}
 
 
 def collect(
@@ -114,7 +128,7 @@ def collect(
 
     Args:
         root: a results folder.
-        fresh: pages by (study, preset) that were made just now.
+        fresh: pages by (study, preset) that were made just now; given some, the others are shown as stored.
 
     Raises:
         InputError: there is no study below `root`.
@@ -134,6 +148,10 @@ def collect(
             continue
         method = methods().get(manifest["study"])
         stored = folder / "page.json"
+        if fresh and stored.is_file():
+            with contextlib.suppress(ValueError):
+                pages.append(_stored_page(stored))
+                continue
         try:
             if method is None:
                 raise InputError(f"method {manifest['study']!r} is not installed")
@@ -143,8 +161,12 @@ def collect(
             write_json(stored, pages[-1])
         except (InputError, ImportError) as error:
             if stored.is_file():
-                warnings.append(f"{folder}: shown as it was measured ({error})")
-                pages.append(json.loads(stored.read_text()))
+                try:
+                    pages.append(_stored_page(stored))
+                except ValueError:
+                    warnings.append(f"{folder}: left out ({error}, and {stored.name} is damaged)")
+                else:
+                    warnings.append(f"{folder}: shown as it was measured ({error})")
             else:
                 warnings.append(f"{folder}: left out ({error})")
     if not pages:
@@ -190,7 +212,8 @@ def estimate_text(judgement: dict[str, Any]) -> str:
     text = format_number(estimate["value"], digits)
     if estimate["low"] is not None:
         text += f" [{format_number(estimate['low'], digits)}, {format_number(estimate['high'], digits)}]"
-    return f"{text}{' ' + unit if unit else ''} (n = {estimate['n']})"
+    more = f"; {judgement['reason']}" if judgement["reason"] else ""
+    return f"{text}{' ' + unit if unit else ''} (n = {estimate['n']}{more})"
 
 
 def _templates() -> Any:
@@ -207,7 +230,12 @@ def _templates() -> Any:
 
     templates.filters.update(number=format_number, estimate=estimate_text, prose=prose)
     css = templates.get_template("style.css").render()
-    shared: dict[str, Any] = {"grid": grid, "marks": MARKS, "css": markupsafe.Markup(css)}
+    shared: dict[str, Any] = {
+        "grid": grid,
+        "marks": MARKS,
+        "css": markupsafe.Markup(css),
+        "intervals": INTERVALS,
+    }
     templates.globals.update(shared)
     return templates
 
@@ -249,7 +277,7 @@ def _that_fit(content: dict[str, Any], places: list[int], width: int) -> list[li
     return groups
 
 
-def print_terminal(console: Console, content: dict[str, Any], *, cases: bool = False) -> None:
+def print_terminal(console: Console, content: dict[str, Any]) -> None:
     """Show a page as terminal tables: the claims with their verdicts, then arms by metrics."""
     console.print()
     console.print(
@@ -265,11 +293,13 @@ def print_terminal(console: Console, content: dict[str, Any], *, cases: bool = F
         verdict = judgement["verdict"]
         table.add_row(
             Text(f"{MARKS[verdict]} {verdict}", COLOURS[verdict]),
-            judgement["statement"],
-            judgement["wanted"],
-            estimate_text(judgement),
+            Text(judgement["statement"]),
+            Text(judgement["wanted"]),
+            Text(estimate_text(judgement)),
         )
     console.print(table)
+    if any(row["estimate"] and row["estimate"]["low"] is not None for row in content["judgements"]):
+        console.print(Text(INTERVALS, "dim"))
     if content["summary"]:
         used = [
             place
@@ -282,12 +312,12 @@ def print_terminal(console: Console, content: dict[str, Any], *, cases: bool = F
             summary.add_column("arm", max_width=_ARM_WIDTH)
             for place in places:
                 metric = content["metrics"][place]
-                summary.add_column(f"{metric['title']}\n{metric['unit']}", justify="right")
+                summary.add_column(Text(f"{metric['title']}\n{metric['unit']}"), justify="right")
             for row in rows:
                 shown = [row["cells"][place] for place in places]
                 if any(cell["text"] != "–" for cell in shown):
                     cells = (Text(cell["text"], "bold" if cell["best"] else "") for cell in shown)
-                    summary.add_row(row["arm"]["title"], *cells)
+                    summary.add_row(Text(row["arm"]["title"]), *cells)
             console.print()
             console.print(summary)
     for trial, error in content["errors"].items():

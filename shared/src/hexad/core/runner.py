@@ -9,9 +9,9 @@ from typing import Literal
 import polars as pl
 
 from hexad.core.engines import EngineName, check_engine, run_tasks
-from hexad.core.errors import InputError
 from hexad.core.store import Store, open_store
 from hexad.core.studies import Results, Study, Task
+from hexad.core.validation import check_count
 from hexad.core.verdicts import Judgement, judge_all
 
 
@@ -40,6 +40,7 @@ class Proof:
         records: the long-form table (study, arm, seed, case, metric, value, unit).
         judgements: one for each claim.
         errors: the last line of each failed trial's error, by arm and seed.
+        failed: the trials that failed in this very run.
         folder: the store.
     """
 
@@ -52,6 +53,7 @@ class Proof:
     results: Results
     seconds: float
     resumed: int = 0
+    failed: list[tuple[str, int]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -86,10 +88,8 @@ def run_study(
     check_engine(engine, workers)
     tell = watch or (lambda event: None)
     chosen = study.preset(preset)
-    n_seeds = chosen.seeds if seeds is None else seeds
-    if n_seeds < 1:
-        raise InputError(f"seeds is {n_seeds}; at least one is needed")
-    names = [study.arm(name).name for name in arms] or [arm.name for arm in study.arms]
+    n_seeds = chosen.seeds if seeds is None else check_count("seeds", seeds)
+    names = list(dict.fromkeys(study.arm(name).name for name in arms)) or [arm.name for arm in study.arms]
     start = time.perf_counter()
     with open_store(Path(out), study, preset, config=chosen.config, fresh=fresh) as store:
         for warning in store.warnings:
@@ -107,11 +107,14 @@ def run_study(
         def progress(task: Task, fraction: float, note: str) -> None:
             tell(Event("progress", label=task.label, fraction=fraction, note=note))
 
+        failed: list[tuple[str, int]] = []
         for task, outcome in run_tasks(tasks, engine=engine, workers=workers, progress=progress):
             store.save(task, outcome)
+            if outcome.error:
+                failed.append((task.arm, task.seed))
             kind = "failed" if outcome.error else "done"
             tell(Event(kind, label=task.label, note=outcome.error, seconds=outcome.seconds))
-        return _proof(store, time.perf_counter() - start, resumed)
+        return _proof(store, time.perf_counter() - start, resumed, failed)
 
 
 def load_proof(root: Path, study: Study, preset: str) -> Proof:
@@ -124,7 +127,9 @@ def load_proof(root: Path, study: Study, preset: str) -> Proof:
         return _proof(store)
 
 
-def _proof(store: Store, seconds: float = 0.0, resumed: int = 0) -> Proof:
+def _proof(
+    store: Store, seconds: float = 0.0, resumed: int = 0, failed: Sequence[tuple[str, int]] = ()
+) -> Proof:
     records, errors = store.records, store.errors()
     return Proof(
         study=store.study,
@@ -136,5 +141,6 @@ def _proof(store: Store, seconds: float = 0.0, resumed: int = 0) -> Proof:
         results=Results(records, store.config, {key: store.trial_folder(*key) for key in store.finished}),
         seconds=seconds,
         resumed=resumed,
+        failed=list(failed),
         warnings=store.warnings,
     )

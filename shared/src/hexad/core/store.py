@@ -13,7 +13,6 @@ import contextlib
 import datetime
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -40,8 +39,15 @@ _META = "hexad"
 
 
 def _digest(frame: pl.DataFrame) -> str:
-    """A hash of the records' content: Parquet itself would not notice a flipped bit in a number."""
-    return hashlib.sha256(frame.write_ndjson().encode()).hexdigest()
+    """A hash of the records' content: Parquet itself would not notice a flipped bit in a number.
+
+    Of Python's own words for it, which no version of Polars changes.
+    """
+    return hashlib.sha256(repr(frame.rows()).encode()).hexdigest()
+
+
+def _stem(arm: str, seed: int) -> str:
+    return f"{arm}--{seed}"
 
 
 def _now() -> str:
@@ -73,17 +79,13 @@ class Store:
         frames = [self._frames[key] for key in sorted(self._frames)]
         return pl.concat(frames) if frames else pl.DataFrame(schema=SCHEMA)
 
-    def _stem(self, arm: str, seed: int | None = None) -> str:
-        stem = re.sub(r"[^A-Za-z0-9_.-]", "_", arm)
-        return stem if seed is None else f"{stem}--{seed}"
-
     def trial_folder(self, arm: str, seed: int) -> Path:
         """The trial's own folder (made when the trial runs)."""
-        return self.folder / "trials" / self._stem(arm, seed)
+        return self.folder / "trials" / _stem(arm, seed)
 
     def save(self, task: Task, outcome: Outcome) -> None:
         """Store a finished trial, or the error of a failed one."""
-        stem = self._stem(task.arm, task.seed)
+        stem = _stem(task.arm, task.seed)
         error_file = self.folder / "errors" / f"{stem}.txt"
         if outcome.error:
             error_file.parent.mkdir(exist_ok=True)
@@ -115,37 +117,47 @@ class Store:
             "finished": _now(),
             "environment": environment,
         }
+        # The manifest first: a crash between the two leaves an environment without a record, which harms
+        # nobody, and not a record whose environment is unknown.
+        self.manifest["environments"][environment] = outcome.environment
+        self.manifest["updated"] = meta["finished"]
+        self.write_manifest()
         with atomic_path(self.folder / "records" / f"{stem}.parquet") as path:
             frame.write_parquet(path, metadata={_META: json.dumps(meta)})
         error_file.unlink(missing_ok=True)
         self._frames[task.arm, task.seed] = frame
         self.finished[task.arm, task.seed] = outcome.seconds
-        self.manifest["environments"][environment] = outcome.environment
-        self.write_manifest()
 
     def write_manifest(self) -> None:
         """Bring the manifest on disk up to date."""
-        self.manifest["updated"] = _now()
         write_json(self.folder / "manifest.json", self.manifest)
 
     def errors(self) -> dict[tuple[str, int], str]:
         """The last line of each failed trial's error, by arm and seed."""
         found = {}
         for arm in self.study.arms:
-            for path in sorted((self.folder / "errors").glob(f"{self._stem(arm.name)}--*.txt")):
-                lines = path.read_text().strip().splitlines()
-                found[arm.name, int(path.stem.rsplit("--", 1)[1])] = lines[-1] if lines else "unknown error"
+            for path in sorted((self.folder / "errors").glob(f"{arm.name}--*.txt")):
+                key = arm.name, int(path.stem.rsplit("--", 1)[1])
+                if key in self.finished:  # killed after the record was written
+                    continue
+                lines = path.read_text(encoding="utf-8").strip().splitlines()
+                found[key] = lines[-1] if lines else "unknown error"
         return found
 
     def _load(self) -> None:
         for path in sorted((self.folder / "records").glob("*.parquet")):
+            if path.name.startswith("."):  # half of a file, of a run that was killed; the lock is ours
+                path.unlink()
+                continue
             try:
                 meta = json.loads(pl.read_parquet_metadata(path)[_META])
                 # memory_map would keep a file open that is about to be replaced.
                 frame = pl.read_parquet(path, memory_map=False)
                 if dict(frame.schema) != SCHEMA or _digest(frame) != meta["digest"]:
                     raise ValueError("its content does not match its digest")
-            except Exception as error:
+            except (OSError, MemoryError) as error:
+                raise InputError(f"{path} cannot be read ({error}); mend that and try again") from None
+            except (Exception, pl.exceptions.PanicException) as error:  # a panic is a BaseException
                 aside = path.with_suffix(".parquet.damaged")
                 path.replace(aside)
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -170,7 +182,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         if not {"study", "preset", "version", "config", "environments"} <= set(manifest):
             raise ValueError("keys are missing")
     except (ValueError, TypeError) as error:
@@ -204,6 +216,32 @@ def locate(folder: Path) -> tuple[Path, str, str]:
     return folder, "", ""
 
 
+def _fitting_manifest(folder: Path, study: Study, config: Any) -> dict[str, Any] | None:
+    """The manifest of a store, None where there is none yet.
+
+    Raises:
+        InputError: its records were measured with another configuration or version of the study.
+    """
+    manifest = read_manifest(folder)
+    described = describe_config(config)
+    if manifest is None or (manifest["version"] == study.version and manifest["config"] == described):
+        return manifest
+    changed = [
+        f"{key}: {manifest['config'].get(key)} -> {described.get(key)}"
+        for key in sorted(set(manifest["config"]) | set(described))
+        if manifest["config"].get(key) != described.get(key)
+    ] or [f"version: {manifest['version']} -> {study.version}"]
+    raise InputError(
+        f"{folder} was measured with other settings ({'; '.join(changed)}); "
+        "--fresh sets it aside, --out names another folder"
+    )
+
+
+def check_store(root: Path, study: Study, preset: str) -> None:
+    """Raise the `InputError` that `open_store` would, before anything else is measured."""
+    _fitting_manifest(root / study.name / preset, study, study.preset(preset).config)
+
+
 @contextlib.contextmanager
 def open_store(
     root: Path, study: Study, preset: str, *, config: Any = None, fresh: bool = False
@@ -218,6 +256,8 @@ def open_store(
             with another configuration.
     """
     config = study.preset(preset).config if config is None else config
+    # Whole: pages keep the path, and workers elsewhere have another current folder.
+    root = root.resolve()
     folder = writable_folder(root / study.name / preset, "results folder")
     try:
         lock = FileLock(root / study.name / f".{preset}.lock", timeout=0)
@@ -230,30 +270,19 @@ def open_store(
         if fresh and any(folder.iterdir()):
             shutil.move(folder, f"{folder}.{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
         (folder / "records").mkdir(parents=True, exist_ok=True)
-        described = describe_config(config)
-        manifest = read_manifest(folder)
-        if manifest is None:
-            manifest = {
-                "study": study.name,
-                "preset": preset,
-                "version": study.version,
-                "config": described,
-                "environments": {},
-                "started": _now(),
-            }
-        elif manifest["version"] != study.version or manifest["config"] != described:
-            changed = [
-                f"{key}: {manifest['config'].get(key)} -> {described.get(key)}"
-                for key in sorted(set(manifest["config"]) | set(described))
-                if manifest["config"].get(key) != described.get(key)
-            ] or [f"version: {manifest['version']} -> {study.version}"]
-            raise InputError(
-                f"{folder} was measured with other settings ({'; '.join(changed)}); "
-                "--fresh sets it aside, --out names another folder"
-            )
+        manifest = _fitting_manifest(folder, study, config) or {
+            "study": study.name,
+            "preset": preset,
+            "version": study.version,
+            "config": describe_config(config),
+            "environments": {},
+            "started": _now(),
+        }
         store = Store(study, preset, config, folder, manifest)
         store._load()
-        store.write_manifest()
+        if "updated" not in manifest:
+            manifest["updated"] = manifest["started"]
+            store.write_manifest()
         yield store
     finally:
         lock.release()

@@ -16,6 +16,7 @@ is run, stored and resumed (`hexad.core.runner`, `hexad.core.store`). Verdicts a
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +151,15 @@ class Results:
     folders: Mapping[tuple[str, int], Path]
 
 
+def _check_file_names(names: Iterable[str], where: str) -> None:
+    """Records and figures lie in files named after arms and figures, `--` before the seed."""
+    for name in names:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_.]*(-[a-z0-9_.]+)*", name):
+            raise InputError(
+                f"{name!r} ({where}) names files; write small letters, digits, '_', '.' and single '-'"
+            )
+
+
 @dataclass(frozen=True)
 class Study:
     """A question with everything needed to answer it again.
@@ -173,8 +183,11 @@ class Study:
     def __post_init__(self) -> None:
         for what in ("arms", "metrics", "claims", "figures"):
             names = [item.name for item in getattr(self, what)]
+            if what in ("arms", "figures"):
+                _check_file_names(names, f"{what} of study {self.name!r}")
             if len(set(names)) < len(names):
                 raise InputError(f"study {self.name!r} has two {what} of one name: {sorted(names)}")
+        _check_file_names([self.name, *self.presets], f"study {self.name!r} and its presets")
         arms = [arm.name for arm in self.arms]
         metrics = [metric.name for metric in self.metrics]
         for claim in self.claims:
@@ -246,6 +259,8 @@ def describe_config(config: Any) -> dict[str, Any]:
             return {str(key): plain(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [plain(item) for item in value]
+        if isinstance(value, (set, frozenset)):
+            return sorted(map(plain, value), key=str)
         return str(value)
 
     return {key: plain(value) for key, value in dataclasses.asdict(config).items()}

@@ -61,16 +61,15 @@ def progress_bar(
 class Watcher:
     """Shows the events of running studies: live bars on a terminal, one line a trial elsewhere."""
 
-    def __init__(self, console: Console, studies: int) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.studies = studies
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("[bold]{task.description}[/]"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,

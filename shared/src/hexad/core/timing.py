@@ -45,7 +45,10 @@ def interleave(
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(warmup + rounds):
-        for name, function in functions.items():
+        # Another one begins each turn, so that none always follows the same one's caches.
+        order = [*functions][turn % len(functions) :] + [*functions][: turn % len(functions)]
+        for name in order:
+            function = functions[name]
             start = time.perf_counter()
             function()
             if synchronize is not None:

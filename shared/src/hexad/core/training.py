@@ -3,8 +3,9 @@
     history = train(model, optimizer, loss, dataset, TrainingConfig(steps=2000), folder="runs/a")
 
 `loss(model, batch)` returns a scalar tensor. A run that is interrupted continues from its last checkpoint
-when the same call is made again, and ends with the very same weights as one that was never interrupted (with
-`workers=0`; worker processes draw new random numbers for augmentations after a resume).
+when the same call is made again, and ends with the very same weights as one that was never interrupted: on a
+CPU, in full precision and with `workers=0`. Worker processes draw new random numbers for augmentations after
+a resume, and a GPU's own generator (dropout) and the loss scale of "16-mixed" begin anew.
 """
 
 import json
@@ -16,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import lightning_fabric
 import numpy as np
@@ -29,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path, writable_folder
-from hexad.core.validation import check_range
+from hexad.core.validation import check_choice, check_count, check_range
 
 logger = logging.getLogger("hexad.core")
 
@@ -49,7 +50,7 @@ class TrainingConfig:
         clip_norm: largest gradient norm, or None.
         workers: data loading processes.
         accelerator: as in `lightning_fabric.Fabric`, as the next two.
-        devices: how many.
+        devices: how many. Several GPUs make Fabric start the whole command once for each.
         precision: of the arithmetic.
     """
 
@@ -61,13 +62,14 @@ class TrainingConfig:
     clip_norm: float | None = None
     workers: int = 0
     accelerator: str = "auto"
-    devices: int | Literal["auto"] = "auto"
+    devices: int | Literal["auto"] = 1
     precision: Precision = "32-true"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "checkpoint_every", "keep"):
-            check_range(name, getattr(self, name), 1)
-        check_range("workers", self.workers, 0)
+            check_count(name, getattr(self, name))
+        check_count("workers", self.workers, 0)
+        check_choice("precision", self.precision, get_args(Precision))
         if self.clip_norm is not None:
             check_range("clip_norm", self.clip_norm, 0, low_open=True)
 
@@ -146,10 +148,12 @@ def train(
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)  # noqa: NPY002 - the global generator is what augmentations use
     torch.manual_seed(config.seed)
-    settings = {
-        key: value for key, value in asdict(config).items() if key in ("batch_size", "seed", "clip_norm")
-    }
-    settings |= {"length": length}
+    compared = ("batch_size", "seed", "clip_norm", "precision")
+    settings = {key: value for key, value in asdict(config).items() if key in compared}
+    settings |= {"length": length} | _described(optimizer)
+    if scheduler is not None:
+        state = _plain(scheduler.state_dict())
+        settings |= {f"scheduler.{name}": value for name, value in state.items()}
     step, history = _resume(folder, model, optimizer, scheduler, settings, config.steps)
     wrapped, stepper = fabric.setup(model, optimizer)
     batches = ResumableBatches(
@@ -171,9 +175,12 @@ def train(
             value = loss(wrapped, batch)
             number = float(value.detach())
             if not np.isfinite(number):
+                # Weights just before they overflow are finite, so a checkpoint may lead straight here again.
+                kept = f"the checkpoint of step {saved} is kept"
+                if step == saved > 0:
+                    kept = f"the checkpoint of step {saved} leads here: delete it"
                 raise InputError(
-                    f"the loss is {number} at step {step}; lower the learning rate or set clip_norm "
-                    f"(the checkpoint of step {saved} is kept)"
+                    f"the loss is {number} at step {step}; lower the learning rate or set clip_norm ({kept})"
                 )
             fabric.backward(value)
             if config.clip_norm is not None:
@@ -220,6 +227,14 @@ def _deferred_interrupt() -> Generator[threading.Event]:
     finally:
         if before is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, before)
+
+
+def _described(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Kind and settings of a fresh optimizer as JSON values: a run that goes on must not change them."""
+    groups = optimizer.param_groups
+    names = sorted({name for group in groups for name in group} - {"params"})
+    settings = {name: [group.get(name) for group in groups] for name in names}
+    return {"optimizer": type(optimizer).__name__} | json.loads(json.dumps(settings, default=float))
 
 
 def _generators() -> dict[str, Any]:
@@ -285,8 +300,13 @@ def _save(
             "python": generators["python"],
             "numpy": [kind, *rest],
         }
+        if not all(bool(tensor.isfinite().all()) for name, tensor in tensors.items() if name[:6] == "model."):
+            raise InputError(
+                f"the weights are not finite after step {step}; lower the learning rate or set clip_norm "
+                "(earlier checkpoints are kept)"
+            )
         with atomic_path(folder / f"step-{step:09d}.safetensors") as path:
-            save_file(tensors, path, metadata={"hexad": json.dumps(meta)})
+            save_file(tensors, path, metadata={"hexad": json.dumps(meta, default=float)})
         for old in _checkpoints(folder)[:-keep]:
             old.unlink()
     fabric.barrier()
@@ -322,10 +342,14 @@ def _resume(
             path.replace(aside)
             logger.warning("checkpoint %s is damaged (%s); set aside as %s", path, error, aside.name)
             continue
-        if meta["settings"] != settings:
+        changed = [
+            f"{key}: {meta['settings'][key]} -> {value}"
+            for key, value in settings.items()
+            if meta["settings"].get(key, value) != value  # a key that is not stored is of a later version
+        ]
+        if changed:
             raise InputError(
-                f"{path} belongs to a run with other settings ({meta['settings']}, now {settings}); "
-                "name another folder"
+                f"{path} belongs to a run with other settings ({'; '.join(changed)}); name another folder"
             )
         if meta["step"] > steps:
             raise InputError(f"{path} is {meta['step']} steps old, more than the {steps} asked for")

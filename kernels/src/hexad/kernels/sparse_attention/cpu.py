@@ -120,9 +120,6 @@ def attend(
     if loaded is None:
         raise HexadError(f"there is no native sparse attention here: {library.status()}")
     (batch, heads, n_q, dim), (_, k_heads, n_k, _), value_dim = q.shape, k.shape, v.shape[-1]
-    if scale <= 0:
-        # The kernel takes maxima before it scales, which needs a positive factor.
-        q, scale = q * (-1.0 if scale < 0 else 0.0), abs(scale) or 1.0
     q, k, v = _rows(q), _rows(k), _rows(v)
     out = torch.empty(batch, heads, n_q, value_dim, dtype=q.dtype)
     mask = block_mask.contiguous()

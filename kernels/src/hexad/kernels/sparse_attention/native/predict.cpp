@@ -271,6 +271,7 @@ class Prediction {
       std::fill_n(s.scores, k_blocks, 0.0f);
       return;
     }
+    std::fill(s.scores + k_blocks, s.scores + round_up(k_blocks, kWidth), kLowest);
     for (int64_t j = 0; j < k_blocks; j += kWidth)
       store(s.scores + j, exp2<5>((load(s.scores + j) - largest) * 1.44269504088896340736f));
     double sum = 0;

@@ -136,7 +136,7 @@ inline VecF exp2(VecF x) {
 #if defined(HEXAD_AVX512)
   return (VecF)_mm512_scalef_ps((__m512)p, (__m512)x);  // p * 2^floor(x)
 #else
-  return (VecF)((VecI)p + ((VecI)shifted << 23));
+  return (VecF)((VecU)p + ((VecU)shifted << 23));
 #endif
 }
 
