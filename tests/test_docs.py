@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hexad.kernels.native import cache_folder
+
 ROOT = Path(__file__).parent.parent
 READMES = [
     ROOT / "README.md",
@@ -28,7 +30,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def test_the_python_of_a_page_runs_as_it_stands(page, tmp_path):
     """All blocks of a page run in order in one empty folder, as a reader pastes them."""
     code = "\n".join(BLOCK.findall(page.read_text()))
-    environment = {**os.environ, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    # A home of its own, but the user's native code, which takes many seconds to build for every page.
+    kept = {"HEXAD_CACHE": str(cache_folder().parent)}
+    environment = {**os.environ, **kept, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
