@@ -120,7 +120,7 @@ def test_embed_multiple_confs_works_in_place_as_rdkit_does(alanine):
 
 
 def test_batches_are_bounded(alanine, monkeypatch):
-    monkeypatch.setattr(module, "MAX_PAIRS", 3 * 13**2)
+    monkeypatch.setitem(module.MAX_PAIRS, "cpu", 3 * 13**2)
     generator = generator_of(alanine)
     told: list[float] = []
     mol = generator.prepare(alanine.smiles)
