@@ -90,9 +90,9 @@ def _sdf(
         where = f"{path.name}, record {number} ({name})"
         # `read_molecule` drops the coordinates of a molecule to which it must add hydrogens.
         if mol.GetNumConformers() == 0:
-            raise InputError(f"{where} lacks hydrogens or coordinates; training needs all atoms in 3D")
+            raise InputError(f"{where} lacks hydrogens or coordinates; all atoms are needed in 3D")
         if not mol.GetConformer().Is3D():
-            raise InputError(f"{where} has flat (2D) coordinates; training needs 3D conformers")
+            raise InputError(f"{where} has flat (2D) coordinates; conformers are needed")
         yield where, mol, [float("nan")]
 
 
@@ -126,5 +126,5 @@ def _pickled(
             where = f"{file.name}, conformer {number}"
             mol = read_molecule(source, max_atoms=max_atoms, elements=elements, where=where)
             if mol.GetNumConformers() == 0:
-                raise InputError(f"{where} lacks hydrogens or coordinates; training needs all atoms in 3D")
+                raise InputError(f"{where} lacks hydrogens or coordinates; all atoms are needed in 3D")
             yield where, mol, [energy] * mol.GetNumConformers()
