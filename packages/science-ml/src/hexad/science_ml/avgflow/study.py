@@ -179,7 +179,7 @@ STUDY = Study(
         "package. The small networks (a DiT of 4 layers by 96, the same first weights, order and steps for "
         "all three objectives) learn heavy atoms, on the molecules called train; test molecules share no "
         "constitution with them. RMSDs are of heavy atoms, symmetry counted, twice as many samples as "
-        "references, no sample mirrored. The base network of the alignment has straight paths already, so its "
+        "references, no sample mirrored. The network of the alignment has straight paths already, so its "
         "one step is the stronger comparison for the distilled network. The shipped networks make "
         "hydrogens too, of test molecules; there a sample with the wrong stereochemistry is mirrored once, "
         "and counts as failed if it is still wrong. Speed is from a parsed molecule to coordinates, 20 "
