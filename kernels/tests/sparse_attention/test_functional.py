@@ -181,6 +181,7 @@ def test_scores_that_overflow_are_named(structured, backend):
 GOOD = torch.zeros(1, 2, 256, 16)
 BAD_CALLS = {
     "three dimensions": ({"q": GOOD[0]}, r"q must be a tensor of shape \(batch, heads, tokens, head_dim\)"),
+    "no values": ({"v": None}, "v must be a tensor .* got NoneType"),
     "no tensor": ({"k": [1.0]}, "k must be a tensor of shape .* got list"),
     "integers": ({"q": GOOD.long()}, "q has dtype torch.int64; give float32"),
     "no tokens": ({"k": GOOD[:, :, :0]}, "k is empty"),

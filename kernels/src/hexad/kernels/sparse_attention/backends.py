@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 Name = Literal["reference", "native", "gather", "triton", "flex"]
 Backend = Literal["auto", "reference", "native", "gather", "triton", "flex"]
 PredictionBackend = Literal["auto", "native", "torch"]
+F = TypeVar("F", bound=Callable)
 # Fastest first. The reference takes any call, so a choice always ends.
 _PREFERENCE: dict[str, tuple[Name, ...]] = {
     "cpu": ("native", "gather", "reference"),
@@ -93,12 +94,18 @@ _AGAINST: dict[str, Callable[[Call], str | None]] = {
 }
 
 
+def _constant_when_compiled(function: F) -> F:
+    """What torch.compiler.assume_constant_result does, without importing the compiler (a second or two)."""
+    function._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
+    return function
+
+
 def reason_against(backend: Name, call: Call) -> str | None:
     """Why `backend` cannot run such a call on this machine, or None if it can."""
     return _AGAINST[backend](call)
 
 
-@torch.compiler.assume_constant_result
+@_constant_when_compiled
 def choose(backend: Backend, call: Call) -> Name:
     """The backend that will run: the one asked for, or the fastest that honours every option of the call.
 
@@ -126,7 +133,7 @@ def choose(backend: Backend, call: Call) -> Name:
     raise AssertionError("the reference takes any call")
 
 
-@torch.compiler.assume_constant_result
+@_constant_when_compiled
 def choose_prediction(backend: PredictionBackend, device: str, dtype: torch.dtype) -> str:
     """What will run the first filter: "native" or "torch". Errors as those of `choose`."""
     if backend not in get_args(PredictionBackend):

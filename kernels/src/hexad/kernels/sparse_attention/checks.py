@@ -19,9 +19,9 @@ MAX_BLOCK = 2**20
 """Larger tiles are mistakes, and would overflow the kernels' index arithmetic."""
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor | None, *, is_causal: bool) -> None:
-    """Reject shapes, dtypes and devices that do not belong together."""
-    given = {"q": q, "k": k} | ({} if v is None else {"v": v})
+def check_tensors(q: Tensor, k: Tensor, v: Tensor | None, *, is_causal: bool, names: str = "qkv") -> None:
+    """Reject shapes, dtypes and devices that do not belong together, of the tensors in `names`."""
+    given = {name: x for name, x in zip("qkv", (q, k, v), strict=True) if name in names}
     for name, x in given.items():
         if isinstance(x, Tensor) and (x.is_nested or x.layout != torch.strided):
             kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")

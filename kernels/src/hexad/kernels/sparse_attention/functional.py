@@ -59,7 +59,7 @@ def _check_call(
     """Reject what can be rejected unseen; the backend that will run, and pv_threshold by head."""
     check_flag("is_causal", is_causal)
     check_flag("quantize", quantize)
-    checks.check_tensors(q, k, v, is_causal=is_causal)
+    checks.check_tensors(q, k, v, is_causal=is_causal, names="qkv")
     checks.check_blocks(block_q, block_k)
     checks.check_inference_only(q, k, v)
     threshold = None if pv_threshold is None else checks.per_head("pv_threshold", pv_threshold, q.shape[1])
@@ -141,7 +141,8 @@ def predict_block_mask(
         attention_sink: always keep the first key block.
         force_diagonal: always keep the tiles on the diagonal; None means where is_causal (a deviation
             from the released code, without which a causal row may be left with no key).
-        block_q, block_k: tokens a tile spans.
+        block_q: queries a tile spans.
+        block_k: keys a tile spans.
         smooth_k: judge and score k without its mean token, which leaves attention itself unchanged.
         backend: "native" (CPU), "torch" (anywhere), or "auto" for the faster of those that can serve.
 
@@ -156,7 +157,7 @@ def predict_block_mask(
     check_flag("smooth_k", smooth_k)
     if force_diagonal is not None:
         check_flag("force_diagonal", force_diagonal)
-    checks.check_tensors(q, k, None, is_causal=is_causal)
+    checks.check_tensors(q, k, None, is_causal=is_causal, names="qk")
     native = choose_prediction(backend, q.device.type, q.dtype) == "native"
     checks.check_blocks(block_q, block_k)
     if (tau is None) == (topk is None):
@@ -210,11 +211,14 @@ def block_sparse_attention(
     """Softmax attention over the tiles that `block_mask` keeps, exact within them.
 
     Args:
-        q, k, v: queries, keys and values; q_heads must be a multiple of k_heads.
+        q: queries.
+        k: keys; q_heads must be a multiple of k_heads.
+        v: values.
         block_mask: which (q block, k block) tiles to compute, for instance of `predict_block_mask`.
         is_causal: query r sees key c where c <= r + n_k - n_q (see `predict_block_mask` on alignment).
         scale: factor of the scores, d**-0.5 where None.
-        block_q, block_k: tokens a tile spans.
+        block_q: queries a tile spans.
+        block_k: keys a tile spans.
         pv_threshold: lambda of the second filter, in log2 units, one number or one a query head: a tile
             whose scores all lie more than this below the running maximum is left out. None is off.
         quantize: round Q and K (without its mean token) to INT8, one scale a tile, as SageAttention
