@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import Dataset
 
 from hexad.core.errors import InputError
@@ -41,7 +41,7 @@ class FlowTrainingConfig:
         learning_rate: highest, after the warm-up; a cosine takes it to a hundredth.
         warmup: steps in which it rises.
         weight_decay: of AdamW.
-        decay: of the averaged weights.
+        decay: of the averaged weights; smaller at first, see `running_average`.
         conformers: at most, of a molecule in a batch; the target averages over them.
         clip_norm: largest norm of the gradient.
         seed: of the order, times, noise.
@@ -134,7 +134,7 @@ class Trainee(nn.Module):
     def __init__(self, network: Network, loss: Loss, config: FlowTrainingConfig) -> None:
         super().__init__()
         self.network, self.loss, self.config = network, loss, config
-        self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(config.decay))
+        self.average = AveragedModel(network, multi_avg_fn=running_average(config.decay))
         self.average.requires_grad_(False)
 
     def forward(self, *item: Tensor) -> Float[Tensor, ""]:
@@ -147,6 +147,21 @@ class Trainee(nn.Module):
         )
         with mixed:
             return self.loss(self.network, MoleculeBatch(*fields), frames, weights)
+
+
+def running_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]:
+    """Exponential averaging whose window is a ninth of the past until it is 1 / (1 - decay) steps long.
+
+    With a constant decay of 0.999 a run of some thousand steps would still hold a part of its first weights.
+    """
+
+    @torch.no_grad()
+    def update(averages: Sequence[Tensor], weights: Sequence[Tensor], count: Tensor) -> None:
+        steps = int(count)
+        rate = min(decay, (1 + steps) / (10 + steps))
+        torch._foreach_lerp_(list(averages), list(weights), 1 - rate)
+
+    return update
 
 
 def train_stage(
