@@ -18,6 +18,7 @@ from PIL import Image
 
 from hexad.core.data import load_photograph
 from hexad.core.errors import InputError
+from hexad.core.files import atomic_path
 from hexad.vision_robustness.laion_c import (
     DISTORTIONS,
     ApplyConfig,
@@ -27,6 +28,7 @@ from hexad.vision_robustness.laion_c import (
 )
 from hexad.vision_robustness.laion_c.folders import ApplySummary
 from hexad.vision_robustness.laion_c.tile_sources import make_bank
+from hexad.vision_robustness.laion_c.tiles import TileBank
 from hexad.vision_robustness.laion_c.workers import encode, file_seed
 
 SMALL = ApplyConfig(types=("glitched", "geometric_shapes", "vertical_lines"), levels=(1, 4), tiles="source")
@@ -478,3 +480,21 @@ class _Entries(list):
 
     def __exit__(self, *exception):
         return None
+
+
+def test_a_run_killed_with_its_tiles_half_written_goes_on(source, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(TileBank, "save", _die)
+        with pytest.raises(RuntimeError, match="power cut"):
+            apply_folder(source, out, TILED)
+    apply_folder(source, out, TILED)
+    whole = tmp_path / "whole"
+    apply_folder(source, whole, TILED)
+    assert tree(out) == tree(whole)
+
+
+def _die(bank, path):
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError("power cut")

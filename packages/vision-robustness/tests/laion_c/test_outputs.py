@@ -197,17 +197,32 @@ def test_broken_links_and_unreadable_folders_are_named_and_their_outputs_stay(so
 # -- killed runs ------------------------------------------------------------------------------------------
 
 
+def test_a_name_that_is_no_text_is_skipped_and_told(source, tmp_path):
+    name = b"caf\xe9.png"
+    (source / "cat").mkdir(exist_ok=True)
+    image = next(path for path in sorted(source.rglob("*")) if path.is_file())
+    with open(os.fsencode(source / "cat") + b"/" + name, "wb") as file:
+        file.write(image.read_bytes())
+    summary = apply_folder(source, tmp_path / "out", GLITCHED)
+    assert summary.written == summary.images
+    assert summary.skipped == {"cat/caf\\xe9.png": "its name is not UTF-8; rename it"}
+
+
 def test_temporary_files_of_a_killed_run_are_cleaned_and_no_others(source, tmp_path):
     out = tmp_path / "out"
     apply_folder(source, out, GLITCHED)
     manifest = json.loads((out / "manifest.json").read_text())
     (out / "manifest.json").write_text(json.dumps(manifest | {"complete": False}))
     mine = [
-        ".hidden-abcdefgh.JPEG",
+        ".hidden-0123456789ab.JPEG",
         f"{PLACE}/cat/.a_glitched_1-notes.JPEG",
-        f"{PLACE}/.a_glitched_1-abcdefgh.JPEG",
+        f"{PLACE}/.a_glitched_1-0123456789ab.JPEG",
     ]
-    left = [f"{PLACE}/cat/.a_glitched_1-ab_de12h.JPEG", ".manifest-abcdefgh.json", ".tiles-abcdefgh.npz"]
+    left = [
+        f"{PLACE}/cat/.a_glitched_1-0f1e2d3c4b5a.JPEG",
+        ".manifest-0123456789ab.json",
+        ".tiles-0123456789ab.npz",
+    ]
     for name in (*mine, *left):
         (out / name).touch()
     apply_folder(source, out, GLITCHED)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Generator
@@ -11,6 +12,9 @@ from typing import IO, Any
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_path
+
+TEMPORARY = re.compile(r"(\..*-)[0-9a-f]{12}(\.\w+|)")
+"""Names of what `atomic_path` leaves where it is killed: a prefix made of the stem, and the suffix."""
 
 
 @contextmanager

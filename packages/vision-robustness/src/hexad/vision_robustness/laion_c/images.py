@@ -170,6 +170,12 @@ def _scan(root: Path) -> tuple[list[Path], dict[Path, str]]:
         for entry in entries:
             path = place / entry.name
             try:
+                entry.name.encode()
+            except UnicodeEncodeError:
+                shown = os.fsencode(entry.name).decode(errors="backslashreplace")
+                missed[place / shown] = "its name is not UTF-8; rename it"
+                continue
+            try:
                 if entry.is_dir():
                     pending.append((path, (*above, real)))
                 elif entry.is_file():

@@ -5,7 +5,6 @@ of its last seconds, and makes those files again.
 """
 
 import json
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 
 from hexad.core.data import file_hash
 from hexad.core.errors import InputError
-from hexad.core.files import write_json
+from hexad.core.files import TEMPORARY, write_json
 
 NAME = "manifest.json"
 TILES_NAME = "tiles.npz"
@@ -117,7 +116,7 @@ class Manifest:
         """Delete the temporary files of a killed run: those that `atomic_path` makes for one of `outputs`."""
         found: dict[tuple[Path, str, str], list[Path]] = {}
         for path in self.folder.rglob(".*"):
-            if match := re.fullmatch(r"(\..+-)[a-z0-9_]{8}(\.\w+)", path.name):
+            if match := TEMPORARY.fullmatch(path.name):
                 found.setdefault((path.parent, match[1], match[2]), []).append(path)
         if not found:
             return

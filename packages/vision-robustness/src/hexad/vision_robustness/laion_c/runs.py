@@ -84,6 +84,7 @@ class Run:
         """
         manifest = self.manifest
         self.summary.removed = sum(len(manifest.forget(name)) for name in gone)
+        manifest.write(complete=False)  # before any other file: it is what makes the folder one of ours
         if bank is not None:
             manifest.tiles = bank[1]
             bank[0].save(manifest.folder / TILES_NAME)
