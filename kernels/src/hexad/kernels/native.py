@@ -105,9 +105,10 @@ class NativeLibrary:
         return self._status
 
     def _find_or_build(self) -> tuple[ctypes.CDLL | None, str]:
-        if os.environ.get("HEXAD_NATIVE", "1") == "0":
-            logger.info("no native code for %s: switched off by HEXAD_NATIVE=0", self._name)
-            return None, "switched off by HEXAD_NATIVE=0"
+        wish = os.environ.get("HEXAD_NATIVE", "1")
+        if wish.lower() in ("0", "false", "off", "no"):
+            logger.info("no native code for %s: switched off by HEXAD_NATIVE=%s", self._name, wish)
+            return None, f"switched off by HEXAD_NATIVE={wish}"
         try:
             reasons = []
             for compiler in _compilers():

@@ -401,7 +401,7 @@ def test_a_damaged_manifest_is_refused(source, tmp_path):
         '{"format": 2, "settings": {}, "tiles": null, "images": {}, "skipped": {}}',
     ):
         (out / "manifest.json").write_text(damage)
-        with pytest.raises(InputError, match=r"manifest\.json cannot be read"):
+        with pytest.raises(InputError, match=r"manifest\.json is damaged"):
             apply_folder(source, out, SMALL)
 
 

@@ -40,7 +40,8 @@ def _scale(scale: float | None, d: int) -> float:
         raise InputError(f"scale must be a number, got {scale!r}")
     if not (math.isfinite(scale) and scale > 0):
         # torch's own causal attention is wrong for a scale of zero or less, and the backends build on it.
-        raise InputError(f"scale must be a finite number above zero, got {scale}; negate q instead")
+        mend = "; negate q instead" if scale < 0 else ""
+        raise InputError(f"scale must be a finite number above zero, got {scale}{mend}")
     return float(scale)
 
 

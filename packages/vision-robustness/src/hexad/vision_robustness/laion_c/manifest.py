@@ -147,12 +147,12 @@ def open_manifest(folder: Path, settings: dict[str, Any], *, overwrite: bool) ->
         return Manifest(folder, settings)
     try:
         manifest = _read(path)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        if overwrite:
-            return Manifest(folder, settings)
-        raise InputError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); pass --overwrite to begin anew"
-        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # Which files are ours only it could tell; left beside new ones, evaluate would score them too.
+        what = str(error) if type(error) is ValueError else "it is not what laion-c wrote"
+        raise InputError(f"{path} is damaged ({what}); delete {folder}, or name another folder") from None
     if overwrite:
         manifest.settings = settings
     else:

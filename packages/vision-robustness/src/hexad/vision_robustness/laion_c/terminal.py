@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from hexad.vision_robustness.laion_c.runs import ApplySummary
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def print_applied(console: Console, summary: "ApplySummary") -> None:
     """Say what `apply_folder` did."""
     kept = f" ({summary.kept} were there)" if summary.kept else ""
     if summary.removed:
         console.print(f"outdated images removed: {summary.removed}")
     console.print(
-        f"{summary.written} images written{kept} from {summary.images} sources to {summary.folder}",
+        f"{_count(summary.written, 'image')} written{kept} from {_count(summary.images, 'source')} "
+        f"to {summary.folder}",
         soft_wrap=True,
         markup=False,
     )
@@ -28,7 +33,7 @@ def print_applied(console: Console, summary: "ApplySummary") -> None:
             f"tiles: {summary.tiles['count']} {summary.tiles['from']}", soft_wrap=True, markup=False
         )
     if summary.alpha:
-        console.print(f"alpha of {summary.alpha} images was composited on white")
+        console.print(f"alpha of {_count(summary.alpha, 'image')} was composited on white")
 
 
 def print_accuracy(console: Console, summary: dict[str, Any]) -> None:
