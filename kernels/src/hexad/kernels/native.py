@@ -118,7 +118,7 @@ class NativeLibrary:
                 except _UnavailableError as reason:
                     reasons.append(str(reason))
             raise _UnavailableError(
-                "; ".join(reasons) or "no C++ compiler was found (CXX, g++, clang++, c++)"
+                "; ".join(dict.fromkeys(reasons)) or "no C++ compiler was found (CXX, g++, clang++, c++)"
             )
         except _UnavailableError as reason:
             logger.warning("no native code for %s: %s", self._name, reason)

@@ -208,6 +208,27 @@ def test_a_name_that_is_no_text_is_skipped_and_told(source, tmp_path):
     assert summary.skipped == {"cat/caf\\xe9.png": "its name is not UTF-8; rename it"}
 
 
+def test_a_name_without_room_for_more_is_skipped_and_told(source, tmp_path):
+    paint(source / "cat" / f"{'x' * 250}.png")
+    for _ in range(2):
+        summary = apply_folder(source, tmp_path / "out", GLITCHED)
+        assert summary.written + summary.kept == 2
+        (reason,) = summary.skipped.values()
+        assert "would have 266 bytes, more than 255" in reason
+
+
+def test_what_cannot_be_deleted_is_one_line(source, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    apply_folder(source, out, GLITCHED)
+
+    def refuse(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(InputError, match=r"outdated and cannot be deleted \(Permission denied\)"):
+        apply_folder(source, out, replace(GLITCHED, seed=1), overwrite=True)
+
+
 def test_temporary_files_of_a_killed_run_are_cleaned_and_no_others(source, tmp_path):
     out = tmp_path / "out"
     apply_folder(source, out, GLITCHED)

@@ -97,11 +97,16 @@ class Manifest:
             path = (root / name).resolve()
             if not path.is_relative_to(root):
                 continue
-            path.unlink(missing_ok=True)
-            for parent in path.parents:
-                if parent == root or not parent.is_dir() or any(parent.iterdir()):
-                    break
-                parent.rmdir()
+            try:
+                path.unlink(missing_ok=True)
+                for parent in path.parents:
+                    if parent == root or not parent.is_dir() or any(parent.iterdir()):
+                        break
+                    parent.rmdir()
+            except OSError as error:
+                raise InputError(
+                    f"{path} is outdated and cannot be deleted ({error.strerror}); make its folder writable"
+                ) from None
         return names
 
     def remove_outputs(self) -> None:

@@ -1,8 +1,9 @@
 """One run of `apply_folder` once all is checked: what is left to make, and the record of what is made."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hexad.core.data import file_hash
@@ -15,6 +16,9 @@ from hexad.vision_robustness.laion_c.names import output_name, output_stems
 from hexad.vision_robustness.laion_c.pool import Runner
 from hexad.vision_robustness.laion_c.tiles import TileBank
 from hexad.vision_robustness.laion_c.workers import OUTPUT_SUFFIXES, ApplyConfig, Cell, Done, Job, Worker
+
+LONGEST_NAME = 255
+"""Bytes of a file's name that file systems take."""
 
 
 @dataclass
@@ -91,6 +95,7 @@ class Run:
         self.summary.tiles = manifest.tiles if self.config.needs_tiles else None
         recorded = {name: next(iter(record["outputs"]), "") for name, record in manifest.images.items()}
         self._stems = output_stems(self.images, recorded, self._suffix)
+        self._leave_out_long_names()
         if not manifest.complete:
             manifest.remove_leftovers(
                 output_name(stem, name, level, self._suffix)
@@ -101,6 +106,20 @@ class Run:
         manifest.write(complete=False)
         # What was skipped before is tried again: the file may have been mended.
         manifest.skipped = dict(self._unread)
+
+    def _leave_out_long_names(self) -> None:
+        """Skip images that have no room in their names for what outputs are called more."""
+        for name, stem in self._stems.items():
+            longest = max(
+                len(os.fsencode(PurePosixPath(output_name(stem, kind, 1, self._suffix)).name))
+                for kind in self.config.types
+            )
+            if longest > LONGEST_NAME:
+                del self.images[name]
+                self._unread[name] = (
+                    f"the names of its outputs would have {longest} bytes, more than {LONGEST_NAME}; shorten it"
+                )
+        self.summary.skipped.update(self._unread)
 
     def distort(self, jobs: int, *, strict: bool) -> None:
         """Make what is missing, in `jobs` processes; the manifest is written however this ends."""

@@ -15,7 +15,7 @@ from scipy.spatial import KDTree
 
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path
-from hexad.core.validation import check_file, check_folder
+from hexad.core.validation import check_count, check_file, check_folder
 from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame, find_images, read_image, rgb_array
 
 SIZES = (4, 6, 8, 16, 28)
@@ -161,6 +161,7 @@ class TileBank:
         The photograph is drawn uniformly, then a side uniform from 32 pixels to its short side, then a place.
         The benchmark makes a tile of a whole photograph; crops of few have fewer colours and say less.
         """
+        check_count("count", count)
         if not len(images):
             raise InputError("there are no photographs to cut tiles from")
         pictures = [Image.fromarray(rgb_array(image)) for image in images]
@@ -217,7 +218,7 @@ def need_tiles(name: str, tiles: TileBank | None) -> TileBank:
 
 
 def _square(image: np.ndarray) -> Rgb:
-    if image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8:
+    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8:
         pixels = image  # tiles may be smaller than the images that rgb_array lets pass
     else:
         pixels = rgb_array(image)
