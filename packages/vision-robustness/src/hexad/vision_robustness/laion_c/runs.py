@@ -117,7 +117,7 @@ class Run:
             if longest > LONGEST_NAME:
                 del self.images[name]
                 self._unread[name] = (
-                    f"the names of its outputs would have {longest} bytes, more than {LONGEST_NAME}; shorten it"
+                    f"its outputs' names would have {longest} bytes, more than {LONGEST_NAME}: shorten it"
                 )
         self.summary.skipped.update(self._unread)
 
