@@ -196,6 +196,8 @@ def bad_lines(path, tmp_path):
     save_layers({0: HeadParams(), 1: HeadParams()}, many)
     one = tmp_path / "one.safetensors"
     HeadParams().save(one)
+    seven = tmp_path / "seven.safetensors"
+    HeadParams(theta=torch.full((7,), 0.5)).save(seven)
     q = torch.zeros(1, 1, 4, 4)
     save_file({"q": q, "k": q.half(), "v": q.clone()}, tmp_path / "mixed.safetensors")
     save_file({"q": q.int(), "k": q.int(), "v": q.int()}, tmp_path / "whole.safetensors")
@@ -213,6 +215,8 @@ def bad_lines(path, tmp_path):
         ((*bench, "--rounds", "0"), "--rounds is 0"),
         ((*bench, "--params", many), "choose one with --layer"),
         ((*bench, "--params", many, "--layer", 4), "not 4"),
+        ((*bench, "--params", seven), "seven.safetensors holds parameters of 7 heads, and"),
+        ((*attend, "--params", seven), "seven.safetensors holds parameters of 7 heads, and"),
         ((*bench, "--out", tmp_path), "is a folder"),
         ((*bench, "--out", path), "is also an input"),
         ((*bench, "--device", "abacus"), "device 'abacus' cannot be used"),

@@ -24,6 +24,7 @@ from hexad.llm_efficiency.spargeattn.options import (
     Tau,
     Theta,
     Topk,
+    check_heads,
     check_out,
     choose_params,
     describe,
@@ -78,6 +79,7 @@ def bench(
 
     chosen = choose_params(params, layer, theta, tau, topk, pv_threshold, sink, block_q, block_k)
     call = load(qkv, causal, device)
+    check_heads(chosen, params, call, qkv)
     q, k, v = call.q, call.k, call.v
     options: dict[str, Any] = {"is_causal": call.is_causal, "scale": call.scale}
     sparse: dict[str, Any] = {**options, "params": chosen, "quantize": int8, "backend": backend}
@@ -156,6 +158,7 @@ def attend(
 
     chosen = choose_params(params, layer, theta, tau, topk, pv_threshold, sink, block_q, block_k)
     call = load(qkv, causal, device)
+    check_heads(chosen, params, call, qkv)
     output, stats = sparge_attention(
         call.q,
         call.k,

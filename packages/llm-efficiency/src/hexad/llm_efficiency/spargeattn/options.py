@@ -125,6 +125,13 @@ def choose_params(
     return layers[chosen]
 
 
+def check_heads(params: "HeadParams", file: Path | None, call: "AttentionCall", qkv: Path) -> None:
+    """Refuse parameters of another number of heads than the call has (`InputError`)."""
+    heads = call.q.shape[1]
+    if params.heads not in (None, heads):
+        raise InputError(f"{file} holds parameters of {params.heads} heads, and {qkv} has {heads}")
+
+
 def describe(path: Path, call: "AttentionCall") -> dict[str, Any]:
     """The call, as reports name it."""
     return {
