@@ -352,6 +352,11 @@ def test_a_function_s_module_is_loaded_with_its_own_normalisation(monkeypatch, t
         "        return x.mean((2, 3))\n"
         "def make(): return Net()\n"
         "def wrong(): return 3\n"
+        "def needs(depth): return Net()\n"
+        "number = 5\n"
+        "class Short(Net):\n"
+        "    def forward(self, x):\n"
+        "        return x.mean((2, 3))[:1]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load_classifier("my_models:make", device="cpu")
@@ -362,6 +367,14 @@ def test_a_function_s_module_is_loaded_with_its_own_normalisation(monkeypatch, t
         load_classifier("my_models:nothing")
     with pytest.raises(InputError, match="cannot be imported"):
         load_classifier("no_such_module:make")
+    for name in ("needs", "number"):
+        with pytest.raises(InputError, match="must be a function without arguments"):
+            load_classifier(f"my_models:{name}")
+    with pytest.raises(InputError, match="must be finite"):
+        load_classifier("my_models:make", mean=(float("nan"), 0, 0))
+    short = load_classifier("my_models:Short", device="cpu")
+    with pytest.raises(InputError, match="gives 1 rows of logits for 2 images"):
+        short.logits(np.zeros((2, 96, 96, 3), np.uint8))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")

@@ -208,6 +208,20 @@ def test_a_name_that_is_no_text_is_skipped_and_told(source, tmp_path):
     assert summary.skipped == {"cat/caf\\xe9.png": "its name is not UTF-8; rename it"}
 
 
+def test_a_second_run_into_the_same_folder_is_refused(source, tmp_path):
+    refused = []
+
+    def begin_another(done, total, note):
+        if not refused:
+            refused.append(None)
+            with pytest.raises(InputError, match="another run is writing to"):
+                apply_folder(source, tmp_path / "out", replace(GLITCHED, seed=1))
+
+    apply_folder(source, tmp_path / "out", GLITCHED, progress=begin_another)
+    assert refused
+    assert apply_folder(source, tmp_path / "out", GLITCHED).kept == 2
+
+
 def test_a_name_without_room_for_more_is_skipped_and_told(source, tmp_path):
     paint(source / "cat" / f"{'x' * 250}.png")
     for _ in range(2):

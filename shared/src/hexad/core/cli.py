@@ -3,6 +3,7 @@
 Starting up imports no numerical library; a domain's commands are imported when one of them is called.
 """
 
+import errno
 import functools
 import os
 from collections.abc import Callable
@@ -388,6 +389,12 @@ def main() -> None:
     except KeyboardInterrupt:
         stderr.print("interrupted")
         raise SystemExit(130) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        stderr.print(f"error: {error.strerror}", style="red", soft_wrap=True, markup=False)
+        # Python would try to write the rest of standard output when it ends, and complain.
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from hexad.core.errors import InputError
 
+MAX_POINTS = 2**32
+"""More would need over 100 GiB while they are ordered."""
+
 
 def hilbert_order(shape: Sequence[int]) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
     """Order the points of a grid along a Hilbert curve.
@@ -50,6 +53,8 @@ def hilbert_order(shape: Sequence[int]) -> tuple[Int[Tensor, "n"], Int[Tensor, "
             f"a grid of {sides} needs {bits * len(long_sides)} bits of curve; "
             "62 fit into an int64, so order a smaller grid"
         )
+    if points > MAX_POINTS:
+        raise InputError(f"a grid of {sides} has {points} points, more than {MAX_POINTS}; order less")
     if len(long_sides) < 2:
         order = torch.arange(points)
         return order, order.clone()

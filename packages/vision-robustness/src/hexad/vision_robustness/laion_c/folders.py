@@ -1,10 +1,15 @@
 """Distort a folder of images: in parallel, resumable, and never writing into the input folder."""
 
+import hashlib
 import os
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from hexad.core.errors import InputError
 from hexad.core.files import writable_folder
@@ -53,6 +58,38 @@ def apply_folder(
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"jobs is {jobs!r}; it must be an integer of at least 1")
     source, target = check_folder(source, "input folder"), Path(target)
+    with _alone(target):
+        return _apply(source, target, config, jobs, strict, overwrite, progress)
+
+
+@contextmanager
+def _alone(target: Path) -> Generator[None]:
+    """Refuse a second run into a folder, on this machine: their records would overwrite each other.
+
+    The lock lies outside, since a folder that is refused must not be made or changed.
+    """
+    key = hashlib.sha256(os.fsencode(target.resolve())).hexdigest()[:24]
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    lock = FileLock(Path(tempfile.gettempdir()) / f"hexad-laion-c-{user}-{key}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another run is writing to {target}; wait for it, or name another folder") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _apply(
+    source: Path,
+    target: Path,
+    config: ApplyConfig,
+    jobs: int,
+    strict: bool,
+    overwrite: bool,
+    progress: Callable[[int, int, str], Any],
+) -> ApplySummary:
     images, unread = _find(source, target)
     if strict and unread:
         name, reason = next(iter(unread.items()))

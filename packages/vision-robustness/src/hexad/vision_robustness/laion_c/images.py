@@ -122,7 +122,8 @@ def read_image(path: str | Path) -> tuple[Rgb, bool]:
         raise InputError(f"{path}: it has more than {most:,} pixels; make a smaller copy") from None
     except (OSError, SyntaxError, ValueError) as error:
         # Pillow's decoders raise SyntaxError and ValueError on damaged files.
-        raise InputError(f"{path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: {reason}") from None
 
 
 def find_images(folder: str | Path, unread: dict[Path, str] | None = None) -> list[Path]:

@@ -1,6 +1,8 @@
 """Load a classifier from a local file or a Python function, with the normalisation that it expects."""
 
 import importlib
+import inspect
+import math
 import re
 import textwrap
 import warnings
@@ -72,6 +74,10 @@ class Classifier:
             ) from error
         if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
             raise InputError(f"{self.name} must give logits (batch, classes), not {type(logits).__name__}")
+        if len(logits) != len(batch):
+            raise InputError(
+                f"{self.name} gives {len(logits)} rows of logits for {len(batch)} images, not one each"
+            )
         return logits.float().cpu().numpy()
 
 
@@ -116,6 +122,8 @@ def load_classifier(
             f"{spec} does not say how its input is normalised; give --mean and --std "
             "(0,0,0 and 1,1,1 if it normalises by itself)"
         )
+    if not all(map(math.isfinite, (*mean, *std))):
+        raise InputError(f"--mean is {mean} and --std {std}; all of them must be finite")
     if min(std) <= 0:
         raise InputError(f"--std is {std}; it must be positive")
     if size is None:
@@ -174,9 +182,16 @@ def _from_timm(spec: str) -> nn.Module:
 def _from_function(spec: str) -> nn.Module:
     module_name, _, function = spec.partition(":")
     try:
-        made = getattr(importlib.import_module(module_name), function)()
+        make = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
-        raise InputError(f"--model {spec} cannot be imported ({error})") from None
+        here = Path(f"{module_name.partition('.')[0]}.py").exists()
+        hint = "; set PYTHONPATH=. for a module of this folder" if here else ""
+        raise InputError(f"--model {spec} cannot be imported ({error}){hint}") from None
+    try:
+        inspect.signature(make).bind()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"--model {spec} must be a function without arguments ({error})") from None
+    made = make()
     if not isinstance(made, nn.Module):
         raise InputError(f"--model {spec} must return a torch.nn.Module, not {type(made).__name__}")
     return made.eval()
