@@ -8,6 +8,8 @@ flex_attention. Names load on first use, so importing this package does not impo
 
 from typing import TYPE_CHECKING
 
+from hexad.core.lazy import lazy_exports
+
 if TYPE_CHECKING:
     from hexad.kernels.sparse_attention.flex import to_flex_block_mask
     from hexad.kernels.sparse_attention.functional import (
@@ -36,14 +38,4 @@ __all__ = [
     "to_flex_block_mask",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -5,8 +5,9 @@ transformers models by one argument, `SpargeTuner` and `calibrate` fit its thres
 `hilbert_order` arranges image and video tokens so that more can be skipped. Names load on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hexad.kernels.sparse_attention import AttentionStats, block_sparse_attention, to_flex_block_mask
@@ -59,13 +60,4 @@ __all__ = [
     "to_flex_block_mask",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOME[name]
-    return getattr(import_module(home if "." in home else f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -5,8 +5,9 @@
 `make_reflow_pairs` train networks. Source: Cao et al., ICML 2025, arXiv 2507.09785.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hexad.science_ml.avgflow.batching import MoleculeBatch, MoleculeGraph, collate
@@ -115,12 +116,4 @@ __all__ = [
     "train_base",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -5,8 +5,9 @@ fitted model; `loco_cate` and `permutation_cate` are the baselines. Learners are
 those of EconML, causalml and DoubleML. Source: Paillard et al., ICML 2025, arXiv 2408.13002.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hexad.science_ml.permucate.adapters import CausalMLCate, DoubleMLCate, EconMLCate
@@ -54,12 +55,4 @@ __all__ = [
     "permutation_cate",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

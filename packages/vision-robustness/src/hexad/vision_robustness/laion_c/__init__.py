@@ -5,8 +5,9 @@
 a `TileBank`. Source: Li et al., ICML 2025, arXiv 2506.16950, and the code of its authors.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hexad.vision_robustness.laion_c.distortions import DISTORTIONS, corrupt, corrupt_in_frame
@@ -66,12 +67,4 @@ __all__ = [
     "vertical_lines",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)
