@@ -124,8 +124,10 @@ class EquivariantFlow(nn.Module):
             + self.pair_time(condition)[:, None, None]
         )
         # Pairs stay as they are from block to block, so one product gives the biases of all blocks.
-        weight = torch.cat([block.bias.weight for block in self.blocks])
-        offset = torch.cat([block.bias.bias for block in self.blocks])
+        makers = [block.get_submodule("bias") for block in self.blocks]
+        weight, offset = (
+            torch.cat([getattr(maker, name) for maker in makers]) for name in ("weight", "bias")
+        )
         biases = functional.linear(self.pair(pair), weight, offset).permute(0, 3, 1, 2).contiguous()
         closeness = (mask.unsqueeze(1) / (1 + distance)).unsqueeze(1)
         for block, bias in zip(self.blocks, biases.chunk(len(self.blocks), dim=1), strict=True):

@@ -149,14 +149,14 @@ class Trainee(nn.Module):
             return self.loss(self.network, MoleculeBatch(*fields), frames, weights)
 
 
-def running_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]:
+def running_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
     """Exponential averaging whose window is a ninth of the past until it is 1 / (1 - decay) steps long.
 
     With a constant decay of 0.999 a run of some thousand steps would still hold a part of its first weights.
     """
 
     @torch.no_grad()
-    def update(averages: Sequence[Tensor], weights: Sequence[Tensor], count: Tensor) -> None:
+    def update(averages: Sequence[Tensor], weights: Sequence[Tensor], count: Tensor | int) -> None:
         steps = int(count)
         rate = min(decay, (1 + steps) / (10 + steps))
         torch._foreach_lerp_(list(averages), list(weights), 1 - rate)
