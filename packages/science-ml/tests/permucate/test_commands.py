@@ -118,9 +118,13 @@ def test_gaps_are_refused_dropped_or_filled(run, frame):
         (("data.csv", "-t", "T", "-y", "Y", "--group", "age"), "write name=column,column"),
         (("data.csv", "-t", "T", "-y", "Y", "--group", "g=age", "--group", "g=hb"), "given twice"),
         (("data.csv", "-t", "T", "-y", "Y", "--folds", "60"), "leave 10 test rows"),
-        (("data.csv", "-t", "T", "-y", "Y", "--jobs", "0"), "n_jobs is 0"),
+        (("data.csv", "-t", "T", "-y", "Y", "--jobs", "0"), "--jobs is 0"),
         (("data.csv", "-t", "T", "-y", "Y", "-o", "data.csv"), "is a file; name a folder"),
-        (("broken.csv", "-t", "T", "-y", "Y"), "has no column 'T'"),
+        (("broken.csv", "-t", "T", "-y", "Y"), "broken.csv is not UTF-8 text"),
+        (("index.csv", "-t", "T", "-y", "Y"), "index.csv has no name for its column 1"),
+        (("twice.csv", "-t", "T", "-y", "Y"), "several columns called age"),
+        (("data.csv", "-t", "T", "-y", "Y", "--covariates", "age,age"), "--covariates names age twice"),
+        (("data.csv", "-t", "T", "-y", "Y", "--permutations", "0"), "--permutations is 0"),
         (("empty.csv", "-t", "T", "-y", "Y"), "no readable CSV"),
         (("few.csv", "-t", "T", "-y", "Y"), "treatment arm 1 has 4 rows"),
     ],
@@ -129,12 +133,23 @@ def test_mistakes_are_one_line_and_touch_nothing(arguments, message, run, frame)
     frame.write_csv("data.csv")
     Path("broken.csv").write_bytes(b"\x00\x01,\xff\n1")
     Path("empty.csv").write_text("")
+    text = Path("data.csv").read_text()
+    Path("index.csv").write_text("\n".join(f"{n}," + line for n, line in enumerate(text.splitlines()))[1:])
+    Path("twice.csv").write_text(text.replace("hb", "age", 1))
     pl.concat([frame.filter(T=0), frame.filter(T=1).head(4)]).write_csv("few.csv")
     code, _, stderr = run(*arguments)
     assert code == 2
     assert message in stderr
     assert stderr.count("\n") == 1
     assert not Path("permucate-report").exists()
+
+
+def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(run, frame):
+    frame.rename({"age": r"$\frac{x}$"}).write_csv("data.csv")
+    code, stdout, _ = run("data.csv", "-t", "T", "-y", "Y", *FAST)
+    assert code == 0
+    assert r"$\frac{x}$" in stdout
+    assert Path("permucate-report/importances.png").stat().st_size > 5000
 
 
 def test_a_mistyped_command_is_no_file(run):

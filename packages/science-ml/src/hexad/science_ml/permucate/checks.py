@@ -49,13 +49,13 @@ def check_arms(treatment: Int[np.ndarray, " n"], cv: int) -> None:
         raise InputError(f"cv is {cv!r}; the t-test needs at least 2 folds")
     n = len(treatment)
     if n // cv < 20:
-        raise InputError(f"{n} rows in {cv} folds leave {n // cv} test rows; lower cv until 20 are left")
+        raise InputError(f"{n} rows in {cv} folds leave {n // cv} test rows; 20 are needed: take fewer folds")
     for arm in (0, 1):
         rows = int((treatment == arm).sum())
         if rows < 2 * cv:
             raise InputError(
-                f"treatment arm {arm} has {rows} rows; {cv} folds need at least {2 * cv}: lower cv or "
-                "gather more"
+                f"treatment arm {arm} has {rows} rows; {cv} folds need at least {2 * cv}: take fewer folds "
+                "or gather more"
             )
         if rows < 50:
             warnings.warn(

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 from hexad.core.errors import InputError
 from hexad.core.terminal import print_json, progress_bar
+from hexad.core.validation import check_count
 
 
 class _FileOrCommand(TyperGroup):
@@ -118,6 +120,11 @@ def rank(
         missing=missing,
     )
     _check_report_folder(out)
+    check_count("--permutations", permutations)
+    check_count("--folds", folds, 2)
+    check_count("--repeats", repeats)
+    if jobs is not None:
+        check_count("--jobs", jobs)
     learner = DRLearner(regressor_of(nuisances), classifier_of(nuisances), regressor_of(effect))
     settings = PermuCATE(
         learner,
@@ -152,9 +159,11 @@ def rank(
         "treated": int(data.treatment.sum()),
         "notes": list(data.notes),
         "settings": {
-            "table": str(table), "treatment": treatment, "outcome": outcome, "effect": effect,
-            "nuisances": nuisances, "risk": risk, "permutations": permutations, "folds": folds,
-            "repeats": repeats, "missing": missing, "groups": _groups(group or []), "seed": seed,
+            "table": str(table), "treatment": treatment, "treated": treated, "outcome": outcome,
+            "covariates": data.covariates.columns, "effect": effect, "nuisances": nuisances, "risk": risk,
+            "permutations": permutations, "folds": folds, "repeats": repeats, "missing": missing,
+            "groups": _groups(group or []), "adjust": adjust, "loco": loco, "seed": seed,
+            "version": version("hexad-science-ml"),
         },
     }  # fmt: skip
     write_json(files[2], summary)
@@ -187,7 +196,7 @@ def _print_ranking(frame: Any, rows: int, treated: int) -> None:
         name = f"[bold]{name}[/]" if row["p_value"] < 0.05 else name
         shown.add_row(str(place), name, f"{row['importance']:.3g}", interval, *numbers)
     stdout.print(shown)
-    stdout.print(f"{rows} rows, {treated} treated; bold: p < 0.05 (one-sided)")
+    stdout.print(f"{rows} rows, {treated} treated; bold: p < 0.05 (one-sided, not adjusted)")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def draw_importances(result: Importances, limit: int = 30, confidence: float = 0
             markersize=7,
         )
     axes.axvline(0, color="#444444", linewidth=1)
-    axes.set_yticks(place, [_short(result.names[j]) for j in order])
+    axes.set_yticks(place, [_short(result.names[j]) for j in order], parse_math=False)
     axes.set_ylim(-0.7, len(order) - 0.3)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"importance for the treatment effect, {confidence:.0%} interval")

@@ -1,5 +1,6 @@
 """A user's table, from a file: its treatment, outcome and covariates."""
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,10 @@ def read_table(
     for name in drop:
         if name not in frame.columns:
             raise InputError(f"{path} has no column {name!r} to drop; {near_miss(name, frame.columns)}")
+    for option, names in (("--covariates", covariates), ("--drop", drop)):
+        twice = sorted({name for name in names if list(names).count(name) > 1})
+        if twice:
+            raise InputError(f"{option} names {', '.join(twice)} twice; name each column once")
     kept = list(covariates) or [name for name in frame.columns if name not in (treatment, outcome)]
     kept = [name for name in kept if name not in drop]
     if treatment in kept or outcome in kept:
@@ -95,13 +100,33 @@ def _read(path: Path) -> pl.DataFrame:
             frame = pl.read_parquet(path)
         else:
             separator = "\t" if path.suffix.lower() in (".tsv", ".tab") else ","
+            _check_header(path, separator)
             frame = pl.read_csv(path, separator=separator, null_values=list(GAPS), infer_schema_length=None)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+    except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no readable CSV, TSV or Parquet file ({reason})") from None
     if frame.is_empty():
         raise InputError(f"{path} has no rows")
     return frame
+
+
+def _check_header(path: Path, separator: str) -> None:
+    """Refuse what a reader would rename without a word: columns without a name, or of the same name.
+
+    Raises:
+        InputError: see above, or a text that is not UTF-8.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names = next(csv.reader(file, delimiter=separator), [])
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if "" in names and len(names) > 1:
+        place = names.index("") + 1
+        raise InputError(f"{path} has no name for its column {place} (a row number?); name it or take it out")
+    if twice:
+        raise InputError(f"{path} has several columns called {', '.join(twice)}; rename them")
 
 
 def _without_gaps(
