@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from hexad.core.methods import methods
 from hexad.kernels.native import cache_folder
 
 ROOT = Path(__file__).parent.parent
@@ -68,3 +70,12 @@ def test_the_readmes_table_of_methods_is_that_of_the_data(build):
         "run: uv run python docs/build.py --readme"
     )
     assert len(build.method_table("{}").splitlines()) == 2 + 38
+
+
+def test_every_method_s_page_is_in_the_navigation():
+    settings = tomllib.loads((ROOT / "docs" / "zensical.toml").read_text())["project"]["nav"]
+    listed = {page for entry in settings for value in entry.values() if isinstance(value, list)
+              for item in value for page in item.values()}  # fmt: skip
+    pages = {f"methods/{path.name}" for path in ROOT.glob("docs/pages/methods/*.md")}
+    assert pages <= listed, "add the page to `nav` in docs/zensical.toml"
+    assert {f"methods/{name}.md" for name in methods()} <= pages
