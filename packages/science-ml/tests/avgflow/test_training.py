@@ -144,6 +144,15 @@ def test_training_learns_the_averaged_velocity(tmp_path, precision):
     assert left < 0.8 * velocity_loss(torch.zeros_like(u), u, batch.mask)
 
 
+def test_training_inside_a_callers_autocast_is_the_same(tmp_path):
+    config = FlowTrainingConfig(steps=12, batch_size=4, warmup=0, learning_rate=1e-2, precision="bfloat16")
+    _, alone = train_base(fresh(), GRAPHS, frames(), config, tmp_path / "alone")
+    with torch.autocast("cpu", torch.bfloat16):
+        _, inside = train_base(fresh(), GRAPHS, frames(), config, tmp_path / "inside")
+    # An outer context keeps rounded weights; a loop that used them would train against its first weights.
+    np.testing.assert_allclose(inside, alone, rtol=1e-3)
+
+
 def test_distillation_learns_the_pairs(tmp_path):
     rng = np.random.default_rng(0)
     pairs = []
