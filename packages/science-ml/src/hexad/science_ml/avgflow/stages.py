@@ -47,9 +47,9 @@ class PairConfig:
         seed: of the noise.
     """
 
-    pairs: int = 16
+    pairs: int = 8
     steps: int = 50
-    grid: Grid = "log"
+    grid: Grid = "uniform"
     seed: int = 0
 
     def __post_init__(self) -> None:

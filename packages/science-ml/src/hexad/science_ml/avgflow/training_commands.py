@@ -36,7 +36,7 @@ def train(
         ),
     ] = None,
     out: OutOption = Path("avgflow-run"),
-    steps: StepsOption = 20_000,
+    steps: StepsOption = 4_500,
     batch_size: BatchOption = 32,
     network: Annotated[
         Literal["equivariant", "dit"], typer.Option(help="dit is the paper's, equivariant learns faster.")
@@ -108,7 +108,7 @@ def reflow(
         typer.Argument(help="SMILES file or SDF to make pairs of. Default: those that `train` takes."),
     ] = None,
     out: OutOption = Path("avgflow-run"),
-    pairs: PairsOption = 16,
+    pairs: PairsOption = 8,
     teacher_steps: TeacherStepsOption = 50,
     steps: StepsOption = 5_000,
     batch_size: BatchOption = 32,
@@ -137,7 +137,7 @@ def distill(
         typer.Option(help="Checkpoint that makes the pairs. Default: CHECKPOINT; the base one is better."),
     ] = None,
     out: OutOption = Path("avgflow-run"),
-    pairs: PairsOption = 16,
+    pairs: PairsOption = 8,
     teacher_steps: TeacherStepsOption = 50,
     steps: StepsOption = 5_000,
     batch_size: BatchOption = 32,
@@ -177,7 +177,16 @@ def _refine(
     from hexad.science_ml.avgflow.training import FlowTrainingConfig
 
     making = PairConfig(pairs, teacher_steps, seed=seed)
-    config = FlowTrainingConfig(steps, batch_size, learning_rate, seed=seed)
+    config = FlowTrainingConfig(
+        steps,
+        batch_size,
+        learning_rate,
+        warmup=100,
+        weight_decay=0.01,
+        decay=0.995,
+        seed=seed,
+        precision="bfloat16",
+    )
     known = load_checkpoint(student)
     load_checkpoint(teacher)
     if molecules is None:
