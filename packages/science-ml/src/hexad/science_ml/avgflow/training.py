@@ -141,7 +141,7 @@ class Trainee(nn.Module):
         """The loss of a batch; the average takes in the last step's weights first."""
         self.average.update_parameters(self.network)
         *fields, frames, weights = item
-        # Fabric's own mixed precision would round the positions as they come in. Rounded weights are not kept:
+        # Fabric's own mixed precision would round positions as they come in. Rounded weights are not kept:
         # inside a caller's autocast they would outlive the step, and training would go on with old ones.
         mixed = torch.autocast(
             frames.device.type,
