@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.dummy import DummyClassifier
@@ -293,6 +294,16 @@ GOOD = linear_data(200, 0)
         ({"clip": 0.5}, "clip is 0.5"),
         ({"n_jobs": 0}, "n_jobs is 0"),
         ({"random_state": -1}, "random_state is -1"),
+        ({"random_state": "a"}, "random_state is 'a'"),
+        ({"n_permutations": 2.5}, "n_permutations is 2.5"),
+        ({"max_cardinality": "a"}, "max_cardinality is 'a'"),
+        ({"encode": "no"}, "encode is 'no'"),
+        ({"cv": "5"}, "cv is '5'; it must be a number of folds"),
+        ({"imputer": [Ridge()] * 2}, "imputer lists 2 models for 6 covariates"),
+        ({"estimator": DRLearner(clip=0.9)}, "clip of the DRLearner is 0.9"),
+        ({"X": pl.LazyFrame(GOOD.X)}, "pass X.collect"),
+        ({"X": csr_array(GOOD.X)}, "pass X.toarray"),
+        ({"X": GOOD.X + 1j}, "complex"),
         ({"cross_fit": "none"}, "unknown cross_fit"),
     ],
 )
@@ -306,6 +317,20 @@ def test_bad_input_is_refused_in_one_line(change, message):
         with pytest.raises(InputError, match=message) as caught:
             PermuCATE(**settings).fit(**data)
     assert "\n" not in str(caught.value)
+
+
+def test_a_generator_gives_the_seed_and_objects_that_are_numbers_are_numbers(sample):
+    settings = {"n_permutations": 2, "cv": 2}
+    frame = pd.DataFrame(sample.X).astype(object)
+    first, second, other = (
+        PermuCATE(random_state=state, **settings).fit(frame, sample.y, sample.treatment).importances_
+        for state in (np.random.RandomState(0), np.random.RandomState(0), np.random.default_rng(0))
+    )
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+    seed = int(np.random.default_rng(0).integers(2**31))
+    same = PermuCATE(random_state=seed, **settings).fit(sample.X, sample.y, sample.treatment)
+    np.testing.assert_allclose(same.importances_, other)
 
 
 def test_weak_overlap_and_small_arms_are_warned_of():

@@ -7,7 +7,25 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_count
 from hexad.science_ml.permucate.covariates import Covariates
+
+
+def seed_of(random_state: Any) -> int | None:
+    """A seed, as scikit-learn's `random_state` may be given: a number, a generator to draw it from, or None.
+
+    Raises:
+        InputError: something else.
+    """
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    return check_count(
+        "random_state", int(random_state) if isinstance(random_state, np.integer) else random_state, 0
+    )
 
 
 def check_rows(n: int, y: Any, treatment: Any) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
@@ -45,7 +63,9 @@ def check_arms(treatment: Int[np.ndarray, " n"], cv: int) -> None:
     Raises:
         InputError: see above, or fewer than two folds.
     """
-    if isinstance(cv, bool) or not isinstance(cv, (int, np.integer)) or cv < 2:
+    if isinstance(cv, bool) or not isinstance(cv, (int, np.integer)):
+        raise InputError(f"cv is {cv!r}; it must be a number of folds, which are drawn by random_state")
+    if cv < 2:
         raise InputError(f"cv is {cv!r}; the t-test needs at least 2 folds")
     n = len(treatment)
     if n // cv < 20:

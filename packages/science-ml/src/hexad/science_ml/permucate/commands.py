@@ -218,6 +218,8 @@ def _check_report_folder(out: Path) -> None:
     """Refuse a folder that cannot be written before minutes are spent; it is made when there is a report."""
     if out.exists() and not out.is_dir():
         raise InputError(f"report folder {out} is a file; name a folder")
+    if out.is_dir() and not os.access(out, os.W_OK):
+        raise InputError(f"report folder {out} cannot be written; name one that can")
     nearest = next(parent for parent in (out, *out.absolute().parents) if parent.exists())
     if not os.access(nearest, os.W_OK):
         raise InputError(f"report folder {out} cannot be made in {nearest}; name one that can")

@@ -5,6 +5,7 @@ draws happen there. Models get `Covariates.table(values)`: the same kind of tabl
 into one indicator column a level (or, with `encode=False`, as it came, for pipelines that encode).
 """
 
+import numbers as number_types
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -182,6 +183,12 @@ def read_covariates(X: Any, encode: bool = True) -> Covariates:
             other types, or text with more than 50 levels.
     """
     module = type(X).__module__.split(".")[0]
+    if isinstance(X, pl.LazyFrame):
+        raise InputError("X is a LazyFrame; pass X.collect()")
+    if hasattr(X, "toarray"):
+        raise InputError("X is a sparse matrix; pass X.toarray()")
+    if np.iscomplexobj(X):
+        raise InputError("X holds complex numbers; covariates must be real")
     if module in ("pandas", "polars") and hasattr(X, "columns"):
         names = [str(name) for name in X.columns]
         if len(set(names)) < len(names):
@@ -223,6 +230,8 @@ def _column(name: str, series: Any) -> tuple[np.ndarray, tuple[str, ...] | None]
         missing = series.isna().to_numpy()
         if getattr(series.dtype, "kind", "O") in "biuf":
             return series.astype(float).to_numpy(dtype=float, na_value=np.nan), None
+        if dtype == "object" and all(isinstance(value, number_types.Real) for value in series[~missing]):
+            return series.to_numpy(dtype=float, na_value=np.nan), None
         text = dtype in ("object", "category") or dtype.startswith(("str", "string"))
     if not text:
         raise InputError(f"column {name!r} has the type {dtype}; make it numbers or text, or leave it out")

@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 from sklearn.model_selection import StratifiedKFold
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_choice, check_range
+from hexad.core.validation import check_choice, check_count, check_range
 from hexad.science_ml.permucate.adapters import predicted_effect
 from hexad.science_ml.permucate.checks import warn_of_overlap
 from hexad.science_ml.permucate.covariates import Covariates
@@ -56,11 +56,11 @@ class Plan:
             check_choice("measure", measure, MEASURES)
         check_range("clip", self.clip, 0, 0.5, low_open=True, high_open=True)
         for name in ("n_permutations", "n_repeats"):
-            check_range(name, getattr(self, name), 1)
+            check_count(name, getattr(self, name))
         if self.n_jobs == 0:
             raise InputError("n_jobs is 0; give a number of processes, or -1 for one a core")
-        if self.random_state is not None and self.random_state < 0:
-            raise InputError(f"random_state is {self.random_state}; it must be 0 or more")
+        if self.random_state is not None:
+            check_count("random_state", self.random_state, 0)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_count, check_flag, check_range
 from hexad.science_ml.permucate.adapters import adapt
-from hexad.science_ml.permucate.checks import check_arms, check_rows, warn_of_constants
+from hexad.science_ml.permucate.checks import check_arms, check_rows, seed_of, warn_of_constants
 from hexad.science_ml.permucate.covariates import read_covariates
 from hexad.science_ml.permucate.crossfit import Measure, Plan, Progress, Rows, cross_fitted_importances
 from hexad.science_ml.permucate.inference import Adjustment, Importances
@@ -74,7 +75,7 @@ class PermuCATE(BaseEstimator):
         encode: bool = True,
         clip: float = 0.01,
         n_jobs: int | None = None,
-        random_state: int | None = None,
+        random_state: "int | np.random.RandomState | np.random.Generator | None" = None,
     ) -> None:
         self.estimator = estimator
         self.imputer = imputer
@@ -136,19 +137,27 @@ class PermuCATE(BaseEstimator):
             cross_fit=self.cross_fit,
             measures=tuple(measures),
             imputer=self.imputer,
-            random_state=self.random_state,
+            random_state=seed_of(self.random_state),
             n_jobs=self.n_jobs,
         )
+        check_flag("encode", self.encode)
+        check_count("max_cardinality", self.max_cardinality, 0)
         estimator = adapt(DRLearner(clip=self.clip) if self.estimator is None else self.estimator)
         if not callable(getattr(estimator, "fit", None)) or not callable(getattr(estimator, "effect", None)):
             raise InputError(
                 f"{type(estimator).__name__} has no fit(X, y, treatment) and effect(X); give a learner "
                 "of the effect, or use conditional_permutation_importance with a fitted model"
             )
+        if isinstance(estimator, DRLearner):
+            check_range("clip of the DRLearner", estimator.clip, 0, 0.5, low_open=True, high_open=True)
         covariates = read_covariates(X, self.encode)
         y, treatment = check_rows(len(covariates), y, treatment)
         check_arms(treatment, self.cv)
         names, blocks = covariates.blocks(self.groups)
+        if isinstance(self.imputer, (list, tuple)) and len(self.imputer) != len(blocks):
+            raise InputError(
+                f"imputer lists {len(self.imputer)} models for {len(blocks)} covariates or groups"
+            )
         categorical = covariates.categorical(self.categorical, self.max_cardinality)
         constant = warn_of_constants(covariates)
         self.feature_names_in_ = np.array(covariates.names, dtype=object)

@@ -24,7 +24,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_choice
+from hexad.core.validation import check_choice, check_count, check_range
 from hexad.science_ml.permucate.ridge import StandardizedRidge
 from hexad.science_ml.permucate.risks import CLIP, Nuisances, pseudo_outcome
 
@@ -147,8 +147,8 @@ class DRLearner(BaseEstimator):
     def fit(self, X: Any, y: Any, treatment: Any) -> Self:
         """Cross-fit the pseudo-outcomes, fit the effect to them, and the nuisances to all rows."""
         y, treatment = np.asarray(y, dtype=float), np.asarray(treatment)
-        if self.n_folds < 2:
-            raise InputError(f"n_folds is {self.n_folds}; cross-fitting needs at least 2")
+        check_count("n_folds", self.n_folds, 2)
+        check_range("clip", self.clip, 0, 0.5, low_open=True, high_open=True)
         phi = np.empty(len(y))
         folds = StratifiedKFold(self.n_folds, shuffle=True, random_state=self.random_state)
         for fit, held in folds.split(np.zeros(len(y)), treatment):

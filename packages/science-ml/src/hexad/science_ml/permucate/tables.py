@@ -1,6 +1,7 @@
 """A user's table, from a file: its treatment, outcome and covariates."""
 
 import csv
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,11 @@ def read_table(
         *(("covariate", n) for n in covariates),
     ):
         if name not in frame.columns:
-            raise InputError(f"{path} has no column {name!r} ({what}); {near_miss(name, frame.columns)}")
+            separators = [s for s in ";\t|" if len(frame.columns) == 1 and s in frame.columns[0]]
+            hint = near_miss(name, frame.columns)
+            if separators:
+                hint = f"its columns seem to be parted by {separators[0]!r}: save it with commas"
+            raise InputError(f"{path} has no column {name!r} ({what}); {hint}")
     for name in drop:
         if name not in frame.columns:
             raise InputError(f"{path} has no column {name!r} to drop; {near_miss(name, frame.columns)}")
@@ -176,6 +181,6 @@ def _binary(column: pl.Series, treated: str | None) -> Int[np.ndarray, " n"]:
     if column.dtype != pl.Boolean and set(values) != {0, 1}:
         raise InputError(
             f"treatment {column.name!r} holds {values[0]} and {values[1]}; say which is treated, such as "
-            f"--treated {values[1]}"
+            f"--treated {shlex.quote(str(values[1]))}"
         )
     return column.cast(pl.Int64).to_numpy()
