@@ -12,6 +12,7 @@ import torch
 
 from hexad.core.studies import Trial
 from hexad.science_ml.avgflow.ensembles import split_of
+from hexad.science_ml.avgflow.generator import shipped_kinds
 from hexad.science_ml.avgflow.heavy import SIZES, heavy_molecules, sample_heavy
 from hexad.science_ml.avgflow.metrics import rmsd_matrix
 from hexad.science_ml.avgflow.network import ConformerFlow
@@ -35,7 +36,7 @@ def test_the_tiny_study_measures_all_arms(proof):
     assert verdicts["field-ends"] == verdicts["target-noise"] == verdicts["target-exact"] == "holds"
     for name in ("better-than-rotation", "no-worse-than-alignment", "lower-loss", "one-step"):
         assert verdicts[name] == "not measured"
-    assert verdicts["faster"] != "not measured"
+    assert (verdicts["faster"] != "not measured") == ("distilled" in shipped_kinds())
 
 
 def test_the_records_are_paired_and_complete(proof):
@@ -50,7 +51,7 @@ def test_the_records_are_paired_and_complete(proof):
             assert cases(arm, "amr_r", part) == cases("avg", "amr_r", part)
         assert len(cases("avg", "amr_r", part)) == 2
     assert len(cases("avg", "amr_p", "train/distilled, 1 step")) == 2
-    assert len(cases("shipped", "cov_r", "shipped/")) == 3 * 2
+    assert len(cases("shipped", "cov_r", "shipped/")) == 2 * len(shipped_kinds()) >= 2
     assert len(cases("etkdg", "amr_r", "train/ETKDGv3")) == 2
     assert len(cases("avg", "target_noise", "noise")) == 10 * 2
     for metric in ("cov_r", "cov_p", "target_noise"):

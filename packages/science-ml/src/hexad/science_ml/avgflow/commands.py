@@ -41,7 +41,7 @@ def sample(
         "conformers.sdf"
     ),
     num_confs: Annotated[int, typer.Option("--num-confs", "-n", help="Conformers of each molecule.")] = 10,
-    checkpoint: CheckpointOption = "distilled",
+    checkpoint: CheckpointOption = "base",
     steps: StepsOption = None,
     solver: Annotated[Literal["euler", "tsit5"], typer.Option(help="Of the flow.")] = "euler",
     grid: Annotated[Literal["uniform", "log"], typer.Option(help="Of its times.")] = "uniform",

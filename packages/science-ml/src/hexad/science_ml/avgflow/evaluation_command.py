@@ -32,7 +32,7 @@ def evaluate(
     generated: Annotated[
         Path | None, typer.Option(help="SDF of conformers to judge, in place of a checkpoint's.")
     ] = None,
-    checkpoint: CheckpointOption = "distilled",
+    checkpoint: CheckpointOption = "base",
     steps: StepsOption = None,
     delta: Annotated[float, typer.Option(help="RMSD in Angstrom within which a conformer is covered.")] = 0.5,
     limit: Annotated[int | None, typer.Option(help="Molecules at most.")] = None,

@@ -34,6 +34,12 @@ MAX_PAIRS = {"cpu": 40_000, "cuda": 4_000_000}
 """Pairs of atoms in a batch of the network. What a CPU's caches hold is twice as fast as ten times of it."""
 
 
+def shipped_kinds() -> tuple[str, ...]:
+    """The kinds of network that this package holds weights of."""
+    weights = resources.files("hexad.science_ml.avgflow") / "weights"
+    return tuple(kind for kind in SHIPPED if (weights / f"{kind}.safetensors").is_file())
+
+
 @dataclass(frozen=True)
 class Sampled:
     """Conformers of one molecule.
@@ -63,14 +69,15 @@ class ConformerGenerator:
         self.model = checkpoint.model.to(self.device).eval()
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path = "distilled", device: str | torch.device = "cpu") -> Self:
-        """Load a checkpoint file, or one of those shipped: `base`, `reflow` (2 steps), `distilled` (1 step).
+    def from_checkpoint(cls, path: str | Path = "base", device: str | torch.device = "cpu") -> Self:
+        """Load a checkpoint file, or by its kind one of those that the package holds (`shipped_kinds()`).
 
         Raises:
             InputError: no such file, or it is no checkpoint.
         """
         if str(path) in SHIPPED:
-            path = Path(str(resources.files("hexad.science_ml.avgflow") / "weights" / f"{path}.safetensors"))
+            shipped = Path(str(resources.files("hexad.science_ml.avgflow") / "weights"))
+            path = shipped / f"{path}.safetensors"
         return cls(load_checkpoint(path), device)
 
     def prepare(self, source: str | Chem.Mol, where: str = "") -> Chem.Mol:

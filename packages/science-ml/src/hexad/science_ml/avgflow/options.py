@@ -12,7 +12,7 @@ stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
 
 CheckpointOption = Annotated[
-    str, typer.Option("--checkpoint", "-c", help="distilled (1 step), reflow (2), base (100), or a file.")
+    str, typer.Option("--checkpoint", "-c", help="base (100 steps), reflow (2), distilled (1), or a file.")
 ]
 StepsOption = Annotated[int | None, typer.Option(help="Solver steps; default by the checkpoint's kind.")]
 SeedOption = Annotated[int, typer.Option(help="Same seed, same conformers.")]

@@ -170,7 +170,7 @@ STUDY = Study(
     figures=(
         Figure("noise", "Share of the target that is noise", draw_noise),
         Figure("learning", "Loss and AMR-R of the small networks", draw_learning),
-        Figure("shipped", "Shipped one-step network: samples over references", draw_shipped),
+        Figure("shipped", "Shipped base network: samples over references", draw_shipped),
     ),
     notes=(
         "Molecules are of the NCI open collection as packaged in RDKit (public domain), 6 to 14 heavy atoms, "

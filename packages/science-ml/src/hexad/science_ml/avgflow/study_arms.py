@@ -1,7 +1,8 @@
 """What the arms of avgflow's study measure: the exact field, small networks, shipped checkpoints, ETKDGv3."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hexad.core.timing import interleave
 from hexad.science_ml.avgflow.ensembles import Ensemble, etkdg, seed_of, split_of
 from hexad.science_ml.avgflow.evaluation import sample_etkdg, sample_network
 from hexad.science_ml.avgflow.flow import T_MAX, FlowMatcher, Objective
-from hexad.science_ml.avgflow.generator import STEPS, ConformerGenerator
+from hexad.science_ml.avgflow.generator import STEPS, ConformerGenerator, shipped_kinds
 from hexad.science_ml.avgflow.heavy import (
     HeavyMolecule,
     heavy_molecules,
@@ -196,7 +197,7 @@ def shipped(trial: Trial) -> Iterator[Measurement]:
     ensembles = _test_ensembles(config.shipped)
     references = [ensemble.molecule() for ensemble in ensembles]
     steps = STEPS | {"base": config.base_steps}
-    generators = {kind: ConformerGenerator.from_checkpoint(kind) for kind in STEPS}
+    generators = {kind: ConformerGenerator.from_checkpoint(kind) for kind in shipped_kinds()}
     for place, (kind, generator) in enumerate(generators.items()):
         trial.progress(place / 4, f"shipped {kind}")
         samples = sample_network(generator, ensembles, steps=steps[kind], seed=trial.seed, attempts=1)
@@ -220,14 +221,12 @@ def _speed(ensembles: Sequence[Ensemble], generators: dict[str, ConformerGenerat
             parameters.numThreads = torch.get_num_threads()
             rdDistGeom.EmbedMultipleConfs(Chem.Mol(mol), 20, parameters)
 
-    timing = interleave(
-        {
-            "distilled, 1 step": lambda: generators["distilled"].sample(mols, 20, attempts=1),
-            "reflow, 2 steps": lambda: generators["reflow"].sample(mols, 20, attempts=1),
-            "ETKDGv3": embed,
-        },
-        rounds=3,
-    )
+    functions: dict[str, Callable[[], object]] = {"ETKDGv3": embed}
+    for kind in ("distilled", "reflow"):
+        if kind in generators:
+            name = f"{kind}, {STEPS[kind]} step{'s' * (STEPS[kind] > 1)}"
+            functions[name] = partial(generators[kind].sample, mols, 20, attempts=1)
+    timing = interleave(functions, rounds=3)
     for name in timing.seconds:
         yield Measurement("per_second", 20 * len(mols) / timing.median(name), f"speed/{name}")
         if name != "ETKDGv3":

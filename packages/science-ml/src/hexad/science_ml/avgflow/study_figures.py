@@ -75,9 +75,9 @@ def _bars(axis: Axes, records: pl.DataFrame) -> None:
 
 
 def draw_shipped(results: Results) -> MatplotlibFigure | None:
-    """Samples of the shipped one-step network on test molecules."""
+    """Samples of the shipped base network on test molecules."""
     folders = [folder for (arm, seed), folder in results.folders.items() if (arm, seed) == ("shipped", 0)]
-    paths = [folder / "distilled.npz" for folder in folders if (folder / "distilled.npz").exists()]
+    paths = [folder / "base.npz" for folder in folders if (folder / "base.npz").exists()]
     if not paths:
         return None
     with np.load(paths[0], allow_pickle=False) as file:
