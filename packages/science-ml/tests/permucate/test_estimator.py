@@ -1,6 +1,7 @@
 """`PermuCATE` as a scikit-learn estimator: conventions, invariances, error rates, bad input."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,8 @@ from hexad.science_ml.permucate import (
     loco_cate,
     permutation_cate,
 )
+from hexad.science_ml.permucate.figures import draw_importances
+from hexad.science_ml.permucate.inference import adjust
 from hexad.science_ml.permucate.simulations import equicorrelated_data, linear_data, null_data
 
 NAMES = ["age", "dose", "site", "sex", "bmi", "hb"]
@@ -331,6 +334,17 @@ def test_a_generator_gives_the_seed_and_objects_that_are_numbers_are_numbers(sam
     seed = int(np.random.default_rng(0).integers(2**31))
     same = PermuCATE(random_state=seed, **settings).fit(sample.X, sample.y, sample.treatment)
     np.testing.assert_allclose(same.importances_, other)
+
+
+def test_the_picture_marks_what_the_adjusted_test_rejects(sample):
+    fitted = PermuCATE(n_permutations=2, random_state=0).fit(sample.X, sample.y, sample.treatment)
+    fitted.result_ = replace(fitted.result_, names=("$\\frac{", *fitted.names_[1:]))
+    for adjustment in ("none", "holm"):
+        figure = draw_importances(fitted.result_, adjustment=adjustment)
+        figure.draw_without_rendering()
+        filled = figure.axes[0].lines[0]
+        expected = adjust(fitted.pvalues_, adjustment) < 0.05
+        assert sorted(filled.get_xdata()) == sorted(fitted.importances_[expected])
 
 
 def test_weak_overlap_and_small_arms_are_warned_of():

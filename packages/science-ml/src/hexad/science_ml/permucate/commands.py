@@ -153,7 +153,7 @@ def rank(
     files = [out / "importances.csv", out / "importances.png", out / "settings.json"]
     with atomic_path(files[0]) as temporary:
         frame.write_csv(temporary)
-    save_figure(draw_importances(found["permucate"]), files[1])
+    save_figure(draw_importances(found["permucate"], adjustment=adjust), files[1])
     summary = {
         "rows": len(data.outcome),
         "treated": int(data.treatment.sum()),
@@ -180,7 +180,7 @@ def _print_ranking(frame: Any, rows: int, treated: int) -> None:
     shown = RichTable(box=None, padding=(0, 2, 0, 0), header_style="dim")
     shown.add_column("")
     shown.add_column("covariate", overflow="fold")
-    shown.add_column("importance", justify="right")
+    shown.add_column("importance", justify="right", no_wrap=True, min_width=10)
     shown.add_column("95 % interval", justify="right", no_wrap=True)
     rest = [
         name
@@ -193,10 +193,11 @@ def _print_ranking(frame: Any, rows: int, treated: int) -> None:
         name = row["variable"].replace("[", "\\[")
         numbers = [f"{row[key]:.4f}" if "p_" in key else f"{row[key]:.3g}" for key in rest]
         interval = f"[{row['low']:.3g}, {row['high']:.3g}]".replace("[", "\\[", 1)
-        name = f"[bold]{name}[/]" if row["p_value"] < 0.05 else name
+        name = f"[bold]{name}[/]" if row.get("p_adjusted", row["p_value"]) < 0.05 else name
         shown.add_row(str(place), name, f"{row['importance']:.3g}", interval, *numbers)
     stdout.print(shown)
-    stdout.print(f"{rows} rows, {treated} treated; bold: p < 0.05 (one-sided, not adjusted)")
+    which = "adjusted p" if "p_adjusted" in frame.columns else "p"
+    stdout.print(f"{rows} rows, {treated} treated; bold: {which} < 0.05 (one-sided)")
 
 
 @contextmanager

@@ -6,22 +6,28 @@ import numpy as np
 
 from hexad.core.plots import COLOURS, new_figure
 from hexad.core.validation import check_range
-from hexad.science_ml.permucate.inference import Importances
+from hexad.science_ml.permucate.inference import Adjustment, Importances, adjust
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_importances(result: Importances, limit: int = 30, confidence: float = 0.95) -> "Figure":
-    """The `limit` largest importances, largest on top; filled where the one-sided test rejects at 5 %."""
+def draw_importances(
+    result: Importances, limit: int = 30, confidence: float = 0.95, adjustment: Adjustment = "none"
+) -> "Figure":
+    """The `limit` largest importances, largest on top; filled where the one-sided test rejects at 5 %.
+
+    With an `adjustment` for many tests, by its p-values.
+    """
     check_range("limit", limit, 1)
     order = np.argsort(-result.importances, kind="stable")[:limit]
     low, high = result.estimates.interval(confidence)[order].T
     values, place = result.importances[order], np.arange(len(order))[::-1]
     figure, axes = new_figure(7.5, 1.3 + 0.3 * len(order))
     axes.hlines(place, low, high, color=COLOURS[0], linewidth=2.0)
-    found = result.pvalues[order] < 0.05
-    for which, face, label in ((found, COLOURS[0], "p < 0.05"), (~found, "white", "p ≥ 0.05")):
+    found = adjust(result.pvalues, adjustment)[order] < 0.05
+    p = "p" if adjustment == "none" else f"p ({adjustment})"
+    for which, face, label in ((found, COLOURS[0], f"{p} < 0.05"), (~found, "white", f"{p} ≥ 0.05")):
         axes.plot(
             values[which],
             place[which],
