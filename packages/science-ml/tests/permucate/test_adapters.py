@@ -64,6 +64,20 @@ def test_doubleml(sample):
         adapt(DoubleMLPLR(data, LinearRegression(), LinearRegression()).fit())
 
 
+def test_one_seed_is_enough_for_models_of_other_packages(sample):
+    from econml.dml import LinearDML
+
+    econml = LinearDML(model_y=LinearRegression(), model_t=LogisticRegression(), discrete_treatment=True)
+    X, y, treatment = sample.X[:300], sample.y[:300], sample.treatment[:300]
+    for model in (econml, DoubleMLCate()):
+        settings = PermuCATE(model, cv=2, n_permutations=2, random_state=0)
+        legacy = np.random.mtrand._rand  # the global generator: the user's own draws go on as they were
+        state = legacy.get_state()[1].copy()
+        first, second = (settings.fit(X, y, treatment).importances_ for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(legacy.get_state()[1], state)
+
+
 @pytest.mark.slow  # importing causalml takes ten seconds
 def test_causalml(sample):
     from causalml.inference.meta import BaseTRegressor

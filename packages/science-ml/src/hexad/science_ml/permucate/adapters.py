@@ -5,6 +5,8 @@ is used as it is; `fit` fits a copy.
 """
 
 import copy
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -15,19 +17,39 @@ from hexad.core.errors import InputError, MissingExtraError
 from hexad.science_ml.permucate.learners import regressor_of, seeded
 
 
+@contextmanager
+def _numpy_seeded(seed: int | None) -> Generator[None]:
+    """Seed NumPy's global generator for the block, which models without a seed of their own draw from."""
+    if seed is None:
+        yield
+        return
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+
+
 class EconMLCate(BaseEstimator):
     """Any EconML estimator with one binary treatment: DML, DR and meta-learners, causal forests.
 
     Args:
         model: unfitted, or fitted. Covariates are its `X`; it gets no controls `W`.
+        random_state: seed of the fit, where the model has none.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, random_state: int | None = None) -> None:
         self.model = model
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, treatment: Any) -> Self:
         """Fit a copy of the model."""
-        self.model_ = copy.deepcopy(self.model).fit(y, treatment, X=np.asarray(X))
+        model = copy.deepcopy(self.model)
+        if self.random_state is not None and getattr(model, "random_state", self) is None:
+            model.random_state = self.random_state
+        with _numpy_seeded(self.random_state):
+            self.model_ = model.fit(y, treatment, X=np.asarray(X))
         return self
 
     def effect(self, X: Any) -> Float[np.ndarray, " n"]:
@@ -40,15 +62,20 @@ class CausalMLCate(BaseEstimator):
 
     Args:
         model: unfitted, or fitted.
+        random_state: seed of the fit, where the model has none.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, random_state: int | None = None) -> None:
         self.model = model
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, treatment: Any) -> Self:
         """Fit a copy of the model."""
         self.model_ = copy.deepcopy(self.model)
-        self.model_.fit(X=np.asarray(X), treatment=np.asarray(treatment), y=np.asarray(y))
+        if self.random_state is not None and getattr(self.model_, "random_state", self) is None:
+            self.model_.random_state = self.random_state
+        with _numpy_seeded(self.random_state):
+            self.model_.fit(X=np.asarray(X), treatment=np.asarray(treatment), y=np.asarray(y))
         return self
 
     def effect(self, X: Any) -> Float[np.ndarray, " n"]:
@@ -71,16 +98,24 @@ class DoubleMLCate(BaseEstimator):
         final: regressor of the score; default standardised ridge.
         n_folds: folds of DoubleML's cross-fitting.
         n_rep: its repetitions, over which scores are averaged.
+        random_state: seed of its folds, and of every model that has none.
     """
 
     def __init__(
-        self, ml_g: Any = None, ml_m: Any = None, final: Any = None, n_folds: int = 5, n_rep: int = 1
+        self,
+        ml_g: Any = None,
+        ml_m: Any = None,
+        final: Any = None,
+        n_folds: int = 5,
+        n_rep: int = 1,
+        random_state: int | None = None,
     ) -> None:
         self.ml_g = ml_g
         self.ml_m = ml_m
         self.final = final
         self.n_folds = n_folds
         self.n_rep = n_rep
+        self.random_state = random_state
 
     @classmethod
     def of(cls, irm: Any, final: Any = None) -> "DoubleMLCate":
@@ -108,13 +143,16 @@ class DoubleMLCate(BaseEstimator):
         from hexad.science_ml.permucate.learners import classifier_of
 
         data = DoubleMLData.from_arrays(np.asarray(X), np.asarray(y), np.asarray(treatment))
-        irm = DoubleMLIRM(
-            data,
-            ml_g=regressor_of("linear") if self.ml_g is None else self.ml_g,
-            ml_m=classifier_of("linear") if self.ml_m is None else self.ml_m,
-            n_folds=self.n_folds,
-            n_rep=self.n_rep,
-        ).fit()
+        ml_g = regressor_of("linear") if self.ml_g is None else self.ml_g
+        ml_m = classifier_of("linear") if self.ml_m is None else self.ml_m
+        with _numpy_seeded(self.random_state):  # its folds are drawn when it is made
+            irm = DoubleMLIRM(
+                data,
+                ml_g=seeded(ml_g, self.random_state),
+                ml_m=seeded(ml_m, self.random_state),
+                n_folds=self.n_folds,
+                n_rep=self.n_rep,
+            ).fit()
         return self._fit_final(np.asarray(X), irm.psi_elements["psi_b"])
 
     def _fit_final(self, X: Any, scores: np.ndarray) -> Self:
