@@ -81,7 +81,7 @@ def test_apply_strict_stops_at_once(run, photos, tmp_path):
 def test_alpha_is_reported(run, photos, tmp_path):
     Image.new("RGBA", (64, 64), (255, 0, 0, 40)).save(photos / "dog/clear.png")
     _, stdout, _ = run("apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1", "-j", 1)
-    assert "alpha of 1 images was composited on white" in stdout
+    assert "alpha of 1 image was composited on white" in stdout
 
 
 @pytest.mark.parametrize(
