@@ -61,7 +61,7 @@ def draw_learning(results: Results) -> MatplotlibFigure | None:
 def _bars(axis: Axes, records: pl.DataFrame) -> None:
     rows = (
         records.filter(pl.col("metric") == "amr_r", ~pl.col("case").str.starts_with("shipped"))
-        .with_columns(setting=pl.col("case").str.replace(r"/m\\d+$", ""))
+        .with_columns(setting=pl.col("case").str.replace(r"/m\d+$", ""))
         .group_by("arm", "setting")
         .agg(pl.col("value").mean())
         .sort("setting", "arm")
