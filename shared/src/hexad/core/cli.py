@@ -359,7 +359,7 @@ def report(
 def tour(out: Out = Path("hexad-results"), as_json: Json = False) -> None:
     """Run one quick study of each installed domain and write a report.
 
-    All together it takes two to three minutes on two idle cores; what is already measured is not measured again.
+    All of it takes two to three minutes on two idle cores; what is already measured is not measured again.
     """
     chosen = [
         next(method for method in members if method.study)
