@@ -65,7 +65,8 @@ def measure(results: Path) -> None:
     for path in sorted(results.glob("*/full/page.json")):
         page = json.loads(path.read_text())
         stem = f"{page['study']}-{page['preset']}"
-        page["folder"] = ""
+        # The tables need no single cases; those stay with the records, which are thousands of rows.
+        page |= {"folder": "", "cases": []}
         write_json(DOCS / "measured" / f"{stem}.json", page)
         figures = DOCS / "pages" / "figures" / stem
         figures.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,11 @@
 
 import io
 import json
+import warnings
 
 from rich.console import Console
 
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import print_json, progress_bar, warnings_as_lines
 
 
 def test_json_is_plain_lines_of_any_width(capsys):
@@ -14,6 +15,16 @@ def test_json_is_plain_lines_of_any_width(capsys):
     printed = capsys.readouterr().out
     assert json.loads(printed) == value
     assert "é" * 300 in printed
+
+
+def test_warnings_are_lines_told_once():
+    console = Console(file=io.StringIO(), width=200)
+    with warnings_as_lines(console, ignore=(PendingDeprecationWarning,)) as told:
+        for _ in range(2):
+            warnings.warn("few rows [3]", UserWarning, stacklevel=1)
+        warnings.warn("never mind", PendingDeprecationWarning, stacklevel=1)
+    assert told == ["few rows [3]"]
+    assert console.file.getvalue() == "warning: few rows [3]\n"
 
 
 def test_progress_is_drawn_on_a_terminal_alone():

@@ -152,6 +152,14 @@ def test_a_name_that_looks_like_mathematics_is_drawn_as_it_is(run, frame):
     assert Path("permucate-report/importances.png").stat().st_size > 5000
 
 
+def test_warnings_reach_scripts_too(run, frame):
+    frame.with_columns(same=pl.lit(1.0)).write_csv("data.csv")
+    code, stdout, stderr = run("data.csv", "-t", "T", "-y", "Y", "--json", *FAST)
+    assert code == 0
+    assert json.loads(stdout)["warnings"] == ["constant covariates have importance 0: 'same'"]
+    assert "warning: constant covariates" in stderr
+
+
 def test_a_mistyped_command_is_no_file(run):
     code, _, stderr = run("rnak")
     assert code == 2

@@ -229,6 +229,9 @@ def test_a_name_without_room_for_more_is_skipped_and_told(source, tmp_path):
         assert summary.written + summary.kept == 2
         (reason,) = summary.skipped.values()
         assert "would have 266 bytes, more than 255" in reason
+    with pytest.raises(InputError, match="without --strict it is skipped"):
+        apply_folder(source, tmp_path / "strict", GLITCHED, strict=True)
+    assert not (tmp_path / "strict").exists()
 
 
 def test_what_cannot_be_deleted_is_one_line(source, tmp_path, monkeypatch):

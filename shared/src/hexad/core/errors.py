@@ -19,6 +19,4 @@ class MissingExtraError(HexadError, ImportError):
 
 
 class TrialError(HexadError):
-    """An arm of a study raised while it was measured."""
-
-    exit_code = 1
+    """An arm of a study measured nothing, or what cannot be recorded; it becomes the trial's outcome."""

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -56,6 +57,28 @@ def progress_bar(
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(what, total=1.0, note="")
         yield lambda fraction, note: bar.update(task, completed=fraction, note=note)
+
+
+@contextmanager
+def warnings_as_lines(console: Console, ignore: Sequence[type[Warning]] = ()) -> Generator[list[str]]:
+    """Show each `UserWarning` of the block once, as a line, when the block ends.
+
+    Args:
+        console: where to.
+        ignore: kinds that are left out.
+
+    Yields:
+        a list, which holds the messages once the block has ended.
+    """
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        for kind in ignore:
+            warnings.simplefilter("ignore", kind)
+        yield messages
+    messages += dict.fromkeys(str(warning.message) for warning in caught)
+    for message in messages:
+        console.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
 
 
 class Watcher:

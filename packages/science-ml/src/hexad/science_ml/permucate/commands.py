@@ -1,9 +1,6 @@
 """The command line: `hexad science-ml permucate data.csv --treatment T --outcome Y`."""
 
 import os
-import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +10,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
+from hexad.core.environment import cores
 from hexad.core.errors import InputError
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import print_json, progress_bar, warnings_as_lines
 from hexad.core.validation import check_count
 
 
@@ -133,11 +131,11 @@ def rank(
         cv=folds,
         n_repeats=repeats,
         groups=_groups(group or []),
-        n_jobs=_processors() if jobs is None else jobs,
+        n_jobs=cores() if jobs is None else jobs,
         random_state=seed,
     )
     measures = ("permucate", "loco") if loco else ("permucate",)
-    with progress_bar(stderr, "fitting", quiet=as_json) as tell, _warnings_as_lines():
+    with progress_bar(stderr, "fitting", quiet=as_json) as tell, warnings_as_lines(stderr) as warned:
         found = settings.measure(
             data.covariates, data.outcome, data.treatment, measures,
             lambda done, total: tell(done / total, f"{done} of {total} fits"),
@@ -158,6 +156,7 @@ def rank(
         "rows": len(data.outcome),
         "treated": int(data.treatment.sum()),
         "notes": list(data.notes),
+        "warnings": warned,
         "settings": {
             "table": str(table), "treatment": treatment, "treated": treated, "outcome": outcome,
             "covariates": data.covariates.columns, "effect": effect, "nuisances": nuisances, "risk": risk,
@@ -198,21 +197,6 @@ def _print_ranking(frame: Any, rows: int, treated: int) -> None:
     stdout.print(shown)
     which = "adjusted p" if "p_adjusted" in frame.columns else "p"
     stdout.print(f"{rows} rows, {treated} treated; bold: {which} < 0.05 (one-sided)")
-
-
-@contextmanager
-def _warnings_as_lines() -> Generator[None]:
-    """Show each warning of the block once, as a line, when it ends."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        stderr.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
-
-
-def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _check_report_folder(out: Path) -> None:

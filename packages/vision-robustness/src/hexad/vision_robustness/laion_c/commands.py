@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from PIL import Image
 from rich.console import Console
 
 from hexad.core.environment import cores
 from hexad.core.errors import InputError
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import print_json, progress_bar, warnings_as_lines
 from hexad.core.validation import check_file, check_folder
 from hexad.vision_robustness.laion_c.interrupts import terminate_as_interrupt
-from hexad.vision_robustness.laion_c.terminal import print_accuracy, print_applied, warnings_as_lines
+from hexad.vision_robustness.laion_c.terminal import print_accuracy, print_applied
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +23,9 @@ app = typer.Typer(
 )
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
+
+LARGE = (Image.DecompressionBombWarning,)
+"""A large photograph is meant; beyond twice the size that Pillow warns of, it raises."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Every output's seed is made of this, its path, type and level.")]
@@ -89,7 +93,7 @@ def apply(
     )
     with terminate_as_interrupt() as terminated:
         try:
-            with progress_bar(stderr, "distort", quiet=as_json) as tell, warnings_as_lines(stderr):
+            with progress_bar(stderr, "distort", quiet=as_json) as tell, warnings_as_lines(stderr, LARGE):
                 summary = apply_folder(
                     source,
                     target,
@@ -184,7 +188,7 @@ def evaluate(
         classifier = load_classifier(
             model, mean=_triple("--mean", mean), std=_triple("--std", std), size=input_size, device=device
         )
-        with progress_bar(stderr, "classify", quiet=as_json) as tell, warnings_as_lines(stderr):
+        with progress_bar(stderr, "classify", quiet=as_json) as tell, warnings_as_lines(stderr, LARGE):
             evaluation = evaluate_folder(
                 classifier,
                 root,
@@ -211,8 +215,6 @@ def preview(
     seed: Seed = 0,
 ) -> None:
     """Draw one image under all thirty distortions."""
-    from PIL import Image
-
     from hexad.core.files import atomic_path, writable_folder
     from hexad.vision_robustness.laion_c.figures import contact_sheet
     from hexad.vision_robustness.laion_c.folders import check_place
@@ -225,7 +227,7 @@ def preview(
         raise InputError(f"{target} is the input itself; name another file")
     check_place(target.parent, "folder")
     pixels, _ = read_image(check_file(image, "image"))
-    with progress_bar(stderr, "distort") as tell, warnings_as_lines(stderr):
+    with progress_bar(stderr, "distort") as tell, warnings_as_lines(stderr, LARGE):
         tell(0, "tiles")
         bank, described = make_bank(tiles, image.parent, [image])
         sheet = contact_sheet(
@@ -255,7 +257,7 @@ def save_tiles(
     if limit < 1:
         raise InputError(f"--limit is {limit}; it must be at least 1")
     check_place(target.parent, "folder")
-    with progress_bar(stderr, "tiles") as tell, warnings_as_lines(stderr):
+    with progress_bar(stderr, "tiles") as tell, warnings_as_lines(stderr, LARGE):
         bank = TileBank.from_folder(source, limit=limit, progress=lambda part: tell(part, ""))
     writable_folder(target.parent, "folder")
     bank.save(target)

@@ -91,11 +91,12 @@ def _apply(
     progress: Callable[[int, int, str], Any],
 ) -> ApplySummary:
     images, unread = _find(source, target)
+    manifest = open_manifest(target, config.settings, overwrite=overwrite)
+    run = Run(config, source, images, unread, manifest, progress)
+    run.name_outputs(anew=overwrite)
     if strict and unread:
         name, reason = next(iter(unread.items()))
         raise refusal(source / name, reason)
-    manifest = open_manifest(target, config.settings, overwrite=overwrite)
-    run = Run(config, source, images, unread, manifest, progress)
     gone = [] if overwrite else _gone(manifest, run.images, unread)
     check_place(target, "output folder")
     if strict and overwrite and manifest.images:

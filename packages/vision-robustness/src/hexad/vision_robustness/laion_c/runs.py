@@ -93,9 +93,6 @@ class Run:
             manifest.tiles = bank[1]
             bank[0].save(manifest.folder / TILES_NAME)
         self.summary.tiles = manifest.tiles if self.config.needs_tiles else None
-        recorded = {name: next(iter(record["outputs"]), "") for name, record in manifest.images.items()}
-        self._stems = output_stems(self.images, recorded, self._suffix)
-        self._leave_out_long_names()
         if not manifest.complete:
             manifest.remove_leftovers(
                 output_name(stem, name, level, self._suffix)
@@ -107,8 +104,15 @@ class Run:
         # What was skipped before is tried again: the file may have been mended.
         manifest.skipped = dict(self._unread)
 
-    def _leave_out_long_names(self) -> None:
-        """Skip images that have no room in their names for what outputs are called more."""
+    def name_outputs(self, *, anew: bool) -> None:
+        """Choose what outputs are called; images are left out whose names have no room for it.
+
+        Args:
+            anew: whatever the manifest's outputs are called.
+        """
+        images = {} if anew else self.manifest.images
+        recorded = {name: next(iter(record["outputs"]), "") for name, record in images.items()}
+        self._stems = output_stems(self.images, recorded, self._suffix)
         for name, stem in self._stems.items():
             longest = max(
                 len(os.fsencode(PurePosixPath(output_name(stem, kind, 1, self._suffix)).name))

@@ -1,11 +1,7 @@
 """What the commands show on a terminal."""
 
-import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
@@ -63,15 +59,3 @@ def print_accuracy(console: Console, summary: dict[str, Any]) -> None:
             f"{len(missing)} of the benchmark's 30 cells are missing, so this mean is not the leaderboard's: "
             f"{', '.join(missing[:6])}{' ...' if len(missing) > 6 else ''}"
         )
-
-
-@contextmanager
-def warnings_as_lines(console: Console) -> Generator[None]:
-    """Show what the block warns of as one line each, when it ends."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        # A large photograph is meant; beyond twice this size Pillow raises.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        yield
-    for warning in caught:
-        console.print(f"warning: {warning.message}", style="yellow", markup=False, soft_wrap=True)
