@@ -292,3 +292,12 @@ def test_the_core_starts_without_numerical_libraries():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_ctrl_c_in_a_command_is_said(hexad, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "methods", interrupted)
+    code, out, err = hexad("list")
+    assert (code, out, err) == (130, "", "interrupted\n")

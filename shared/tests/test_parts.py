@@ -75,3 +75,12 @@ def test_the_environment_is_recorded():
     assert found["packages"]["hexad-core"]
     assert found["packages"]["numpy"] == np.__version__
     assert domain_of("hexad.vision_robustness.laion_c.study:STUDY") == "vision-robustness"
+
+
+def test_characters_without_a_glyph_are_one_warning(tmp_path):
+    figure, axes = new_figure(4, 3)
+    axes.set_title("体格指数")
+    with pytest.warns(UserWarning) as caught:
+        save_figure(figure, tmp_path / "a.png")
+    assert len(caught) == 1
+    assert all(letter in str(caught[0].message) for letter in "体格指数")

@@ -11,7 +11,7 @@ from hexad.science_ml.permucate import (
     PermuCATE,
     conditional_permutation_importance,
 )
-from hexad.science_ml.permucate.adapters import adapt, predicted_effect
+from hexad.science_ml.permucate.adapters import CausalMLCate, EconMLCate, adapt, predicted_effect
 from hexad.science_ml.permucate.simulations import linear_data
 
 
@@ -97,3 +97,13 @@ def test_a_model_of_several_or_no_effects_is_refused(sample):
         predicted_effect(adapt(Two()), sample.X)
     with pytest.raises(InputError, match="neither effect"):
         adapt(np.zeros(3))
+
+
+def test_an_adapter_of_no_model_is_refused(sample):
+    X, y, treatment = sample.X, sample.y, sample.treatment
+    with pytest.raises(InputError, match=r"model is 5, which has no fit or effect"):
+        EconMLCate(5).fit(X, y, treatment)
+    with pytest.raises(InputError, match=r"LinearRegression\(\), which has no effect"):
+        EconMLCate(LinearRegression()).effect(X)
+    with pytest.raises(InputError, match=r"the class LinearRegression; give an instance"):
+        CausalMLCate(LinearRegression).fit(X, y, treatment)

@@ -170,3 +170,22 @@ def test_help_teaches(run):
     code, stdout, _ = run("rank", "--help")
     assert code == 0
     assert "--treatment" in stdout
+
+
+def test_a_constant_outcome_and_names_without_glyphs_are_warned_of(run, frame):
+    frame.with_columns(Y=pl.lit(3.0)).rename({"age": "年齢"}).write_csv("data.csv")
+    code, _, stderr = run("data.csv", "-t", "T", "-y", "Y", *FAST)
+    assert code == 0
+    lines = stderr.splitlines()
+    assert [line[:8] for line in lines] == ["warning:"] * 2
+    assert "the outcome is 3 in all rows" in lines[0]
+    assert "lacks '年齢'" in lines[1] or "lacks '齢年'" in lines[1]
+
+
+def test_a_narrow_terminal_keeps_the_names(run, frame, monkeypatch):
+    frame.write_csv("data.csv")
+    monkeypatch.setenv("COLUMNS", "40")
+    _, stdout, _ = run("data.csv", "-t", "T", "-y", "Y", *FAST)
+    first = stdout.splitlines()[1].split()
+    assert first[:2] == ["1", "dose"]
+    assert len(first) == 4  # no interval

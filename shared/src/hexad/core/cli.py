@@ -87,6 +87,14 @@ class RootGroup(TyperGroup):
         members = domains().get(cmd_name)
         return DomainGroup(cmd_name, members) if members else None
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; say so where Ctrl-C ends it, which Typer leaves out."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            stderr.print("interrupted")
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(
     name="hexad",
@@ -386,9 +394,6 @@ def main() -> None:
             raise
         stderr.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        stderr.print("interrupted")
-        raise SystemExit(130) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

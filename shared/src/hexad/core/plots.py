@@ -1,5 +1,7 @@
 """One look for all figures: a palette that colour-blind readers can tell apart, and quiet axes."""
 
+import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,8 +52,21 @@ def new_figure(
 
 
 def save_figure(figure: "Figure", path: Any) -> None:
-    """Write the figure to a file whose suffix names the format, atomically."""
+    """Write the figure to a file whose suffix names the format, atomically.
+
+    Characters that its font lacks are drawn as boxes, with one warning for all of them.
+    """
     from hexad.core.files import atomic_path
 
-    with atomic_path(path) as temporary:
+    with warnings.catch_warnings(record=True) as caught, atomic_path(path) as temporary:
+        warnings.simplefilter("always")
         figure.savefig(temporary, dpi=STYLE["savefig.dpi"], bbox_inches="tight")
+    missing = {}
+    for warning in caught:
+        glyph = re.match(r"Glyph (\d+) .*missing from font", str(warning.message))
+        if glyph:
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if missing:
+        warnings.warn(f"the font of {path} lacks {''.join(missing)!r}; boxes stand there", stacklevel=2)

@@ -45,7 +45,7 @@ class EconMLCate(BaseEstimator):
 
     def fit(self, X: Any, y: Any, treatment: Any) -> Self:
         """Fit a copy of the model."""
-        model = copy.deepcopy(self.model)
+        model = copy.deepcopy(_checked(self.model, "fit", "effect"))
         if self.random_state is not None and getattr(model, "random_state", self) is None:
             model.random_state = self.random_state
         with _numpy_seeded(self.random_state):
@@ -54,7 +54,8 @@ class EconMLCate(BaseEstimator):
 
     def effect(self, X: Any) -> Float[np.ndarray, " n"]:
         """`effect` of the model; of a linear one the same as `const_marginal_effect`."""
-        return np.ravel(getattr(self, "model_", self.model).effect(np.asarray(X)))
+        model = getattr(self, "model_", self.model)
+        return np.ravel(_checked(model, "effect").effect(np.asarray(X)))
 
 
 class CausalMLCate(BaseEstimator):
@@ -71,7 +72,7 @@ class CausalMLCate(BaseEstimator):
 
     def fit(self, X: Any, y: Any, treatment: Any) -> Self:
         """Fit a copy of the model."""
-        self.model_ = copy.deepcopy(self.model)
+        self.model_ = copy.deepcopy(_checked(self.model, "fit", "predict"))
         if self.random_state is not None and getattr(self.model_, "random_state", self) is None:
             self.model_.random_state = self.random_state
         with _numpy_seeded(self.random_state):
@@ -80,7 +81,8 @@ class CausalMLCate(BaseEstimator):
 
     def effect(self, X: Any) -> Float[np.ndarray, " n"]:
         """`predict` of the model."""
-        predicted = np.asarray(getattr(self, "model_", self.model).predict(np.asarray(X)))
+        model = _checked(getattr(self, "model_", self.model), "predict")
+        predicted = np.asarray(model.predict(np.asarray(X)))
         if predicted.size != len(predicted):
             raise InputError(f"the model predicts {predicted.shape[1:]} effects a row; give one treatment")
         return np.ravel(predicted).astype(float)
@@ -164,6 +166,15 @@ class DoubleMLCate(BaseEstimator):
     def effect(self, X: Any) -> Float[np.ndarray, " n"]:
         """The regression of the scores at these rows."""
         return np.ravel(self.final_.predict(np.asarray(X)))
+
+
+def _checked(model: Any, *methods: str) -> Any:
+    lacking = [name for name in methods if not callable(getattr(model, name, None))]
+    if isinstance(model, type):
+        raise InputError(f"model is the class {model.__name__}; give an instance of it")
+    if lacking:
+        raise InputError(f"model is {model!r:.60}, which has no {' or '.join(lacking)}; give an effect model")
+    return model
 
 
 def adapt(model: Any) -> Any:

@@ -85,6 +85,16 @@ def check_arms(treatment: Int[np.ndarray, " n"], cv: int) -> None:
             )
 
 
+def warn_of_constant_outcome(y: Float[np.ndarray, " n"]) -> None:
+    """Warn where the outcome is the same in all rows."""
+    if np.ptp(y) == 0:
+        warnings.warn(
+            f"the outcome is {y[0]:g} in all rows: no effect can vary, and all importances are 0",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 def warn_of_constants(covariates: Covariates) -> Bool[np.ndarray, " p"]:
     """Which covariates are constant, with a warning that names them."""
     constant = covariates.constant()

@@ -151,12 +151,13 @@ def rank(
     files = [out / "importances.csv", out / "importances.png", out / "settings.json"]
     with atomic_path(files[0]) as temporary:
         frame.write_csv(temporary)
-    save_figure(draw_importances(found["permucate"], adjustment=adjust), files[1])
+    with warnings_as_lines(stderr) as drawn:
+        save_figure(draw_importances(found["permucate"], adjustment=adjust), files[1])
     summary = {
         "rows": len(data.outcome),
         "treated": int(data.treatment.sum()),
         "notes": list(data.notes),
-        "warnings": warned,
+        "warnings": warned + drawn,
         "settings": {
             "table": str(table), "treatment": treatment, "treated": treated, "outcome": outcome,
             "covariates": data.covariates.columns, "effect": effect, "nuisances": nuisances, "risk": risk,
@@ -178,9 +179,11 @@ def rank(
 def _print_ranking(frame: Any, rows: int, treated: int) -> None:
     shown = RichTable(box=None, padding=(0, 2, 0, 0), header_style="dim")
     shown.add_column("")
-    shown.add_column("covariate", overflow="fold")
+    shown.add_column("covariate", overflow="fold", min_width=9)
     shown.add_column("importance", justify="right", no_wrap=True, min_width=10)
-    shown.add_column("95 % interval", justify="right", no_wrap=True)
+    wide = stdout.width >= 60  # a narrower terminal shows no interval; the file has it
+    if wide:
+        shown.add_column("95 % interval", justify="right", no_wrap=True)
     rest = [
         name
         for name in frame.columns
@@ -191,9 +194,9 @@ def _print_ranking(frame: Any, rows: int, treated: int) -> None:
     for place, row in enumerate(frame.iter_rows(named=True), start=1):
         name = row["variable"].replace("[", "\\[")
         numbers = [f"{row[key]:.4f}" if "p_" in key else f"{row[key]:.3g}" for key in rest]
-        interval = f"[{row['low']:.3g}, {row['high']:.3g}]".replace("[", "\\[", 1)
+        interval = [f"[{row['low']:.3g}, {row['high']:.3g}]".replace("[", "\\[", 1)] if wide else []
         name = f"[bold]{name}[/]" if row.get("p_adjusted", row["p_value"]) < 0.05 else name
-        shown.add_row(str(place), name, f"{row['importance']:.3g}", interval, *numbers)
+        shown.add_row(str(place), name, f"{row['importance']:.3g}", *interval, *numbers)
     stdout.print(shown)
     which = "adjusted p" if "p_adjusted" in frame.columns else "p"
     stdout.print(f"{rows} rows, {treated} treated; bold: {which} < 0.05 (one-sided)")

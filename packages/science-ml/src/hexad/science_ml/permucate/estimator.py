@@ -10,7 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_flag, check_range
 from hexad.science_ml.permucate.adapters import adapt
-from hexad.science_ml.permucate.checks import check_arms, check_rows, seed_of, warn_of_constants
+from hexad.science_ml.permucate.checks import (
+    check_arms,
+    check_rows,
+    seed_of,
+    warn_of_constant_outcome,
+    warn_of_constants,
+)
 from hexad.science_ml.permucate.covariates import read_covariates
 from hexad.science_ml.permucate.crossfit import Measure, Plan, Progress, Rows, cross_fitted_importances
 from hexad.science_ml.permucate.inference import Adjustment, Importances
@@ -159,6 +165,7 @@ class PermuCATE(BaseEstimator):
                 f"imputer lists {len(self.imputer)} models for {len(blocks)} covariates or groups"
             )
         categorical = covariates.categorical(self.categorical, self.max_cardinality)
+        warn_of_constant_outcome(y)
         constant = warn_of_constants(covariates)
         self.feature_names_in_ = np.array(covariates.names, dtype=object)
         self.n_features_in_ = len(covariates.names)
