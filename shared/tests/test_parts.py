@@ -80,7 +80,7 @@ def test_the_environment_is_recorded():
 def test_characters_without_a_glyph_are_one_warning(tmp_path):
     figure, axes = new_figure(4, 3)
     axes.set_title("体格指数")
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="lacks") as caught:
         save_figure(figure, tmp_path / "a.png")
     assert len(caught) == 1
     assert all(letter in str(caught[0].message) for letter in "体格指数")
