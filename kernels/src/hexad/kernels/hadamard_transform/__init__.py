@@ -1,8 +1,8 @@
 """The block Hadamard transform: x times a block-diagonal Hadamard matrix, orthogonal and its own inverse.
 
-`hadamard_transform` spreads each run of `block` entries evenly over themselves, which makes them look Gaussian
-and so fit for a few bits (QuEST, arXiv 2502.05003; QuaRot, arXiv 2404.00456). Names load on first use, so
-importing this package does not import torch.
+`hadamard_transform` mixes each run of `block` entries with one another, so that a large entry is spread over
+all of them and what a layer sees is close to Gaussian: fit to be rounded to a few bits (QuaRot, arXiv
+2404.00456; QuEST, arXiv 2502.05003). Names load on first use, so importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The block Hadamard transform as its definition reads: the oracle that every other backend is tested against."""
+"""The block Hadamard transform by its definition: the oracle that every other backend is tested against."""
 
 import torch
 from jaxtyping import Float
