@@ -144,6 +144,11 @@ def test_nonsense_is_refused(alanine, arguments, message):
         generator_of(alanine).embed("CCO", **arguments)
 
 
+def test_unknown_precision_is_refused(alanine):
+    with pytest.raises(InputError, match="unknown precision 'half'"):
+        ConformerGenerator(generator_of(alanine).checkpoint, precision="half")
+
+
 def test_steps_follow_the_kind(alanine):
     for kind, steps in (("base", 100), ("reflow", 2), ("distilled", 1)):
         generator = generator_of(alanine, kind=kind)

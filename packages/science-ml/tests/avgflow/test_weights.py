@@ -42,3 +42,13 @@ def test_bonds_have_the_lengths_of_bonds(kind, steps, tolerance):
     # The mean over bonds; noise of 1 Angstrom, where sampling starts, is off by 1 Angstrom. The distilled
     # network had three minutes of training: its single step errs by 0.22 here, and its samples want relaxing.
     assert np.mean(errors) < tolerance
+
+
+def test_bfloat16_moves_atoms_little():
+    frames = []
+    for precision in ("float32", "bfloat16"):
+        generator = ConformerGenerator.from_checkpoint("distilled", precision=precision)
+        frames.append(generator.sample([generator.prepare("CCCO")], 20)[0].positions)
+    moved = np.linalg.norm(frames[0] - frames[1], axis=-1)
+    # Eight bits of mantissa; a sample of another draw would be off by some Angstrom.
+    assert 1e-4 < moved.mean() < 0.05

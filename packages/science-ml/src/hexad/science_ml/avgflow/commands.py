@@ -14,6 +14,7 @@ from hexad.science_ml.avgflow.options import (
     CheckpointOption,
     DeviceOption,
     JsonOption,
+    PrecisionOption,
     SeedOption,
     StepsOption,
     check_device,
@@ -55,6 +56,7 @@ def sample(
     picture: Annotated[Path | None, typer.Option(help="PNG or PDF of the first 16 molecules.")] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
     """Make conformers of molecules and write them to an SDF.
@@ -73,7 +75,7 @@ def sample(
     from hexad.science_ml.avgflow.metrics import relax as relax_mol
     from hexad.science_ml.avgflow.sampling import time_grid
 
-    generator = ConformerGenerator.from_checkpoint(checkpoint, check_device(device))
+    generator = ConformerGenerator.from_checkpoint(checkpoint, check_device(device), precision)
     # All that can be wrong is found before the first molecule is sampled.
     time_grid(generator.check_steps(steps), grid)
     if relax < 0:

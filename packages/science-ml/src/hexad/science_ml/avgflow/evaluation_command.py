@@ -12,6 +12,7 @@ from hexad.science_ml.avgflow.options import (
     CheckpointOption,
     DeviceOption,
     JsonOption,
+    PrecisionOption,
     SeedOption,
     StepsOption,
     check_device,
@@ -42,6 +43,7 @@ def evaluate(
     picture: Annotated[Path | None, typer.Option(help="PNG or PDF of 16 molecules, over references.")] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
     """Compare conformers with reference ensembles: coverage and mean RMSD, recall (R) and precision (P).
@@ -76,7 +78,7 @@ def evaluate(
     else:
         from hexad.science_ml.avgflow.generator import ConformerGenerator
 
-        generator = ConformerGenerator.from_checkpoint(checkpoint, check_device(device))
+        generator = ConformerGenerator.from_checkpoint(checkpoint, check_device(device), precision)
         steps = generator.check_steps(steps)
         references = _references(reference, limit, as_json)
         start = time.perf_counter()

@@ -1,7 +1,7 @@
 """What the commands of avgflow share: options, and checks of devices and of files to write."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -17,6 +17,10 @@ CheckpointOption = Annotated[
 StepsOption = Annotated[int | None, typer.Option(help="Solver steps; default by the checkpoint's kind.")]
 SeedOption = Annotated[int, typer.Option(help="Same seed, same conformers.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")]
+PrecisionOption = Annotated[
+    Literal["float32", "bfloat16"],
+    typer.Option(help="Of matrix products; bfloat16 is faster on processors that multiply it."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 

@@ -226,6 +226,8 @@ def _speed(ensembles: Sequence[Ensemble], generators: dict[str, ConformerGenerat
         if kind in generators:
             name = f"{kind}, {STEPS[kind]} step{'s' * (STEPS[kind] > 1)}"
             functions[name] = partial(generators[kind].sample, mols, 20, attempts=1)
+            rounded = ConformerGenerator(generators[kind].checkpoint, precision="bfloat16")
+            functions[f"{name}, bfloat16"] = partial(rounded.sample, mols, 20, attempts=1)
     timing = interleave(functions, rounds=3)
     for name in timing.seconds:
         yield Measurement("per_second", 20 * len(mols) / timing.median(name), f"speed/{name}")
