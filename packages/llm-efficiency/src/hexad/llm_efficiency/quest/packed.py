@@ -1,0 +1,180 @@
+"""`PackedLinear`: what a trained `QuestLinear` becomes, codes of few bits and one scale a row.
+
+The weight lies in the Hadamard domain already, W_q = scale * levels[codes]; at run time the input is
+transformed, rounded and multiplied in whole numbers by `hexad.kernels.low_bit_linear`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from hexad.core.errors import InputError
+from hexad.kernels.low_bit_linear import ActivationGrid, level_sums, low_bit_linear, pack_codes, packed_bytes
+from hexad.llm_efficiency.quest.config import QuestConfig
+from hexad.llm_efficiency.quest.grids import code_levels, grid_for
+from hexad.llm_efficiency.quest.hadamard import block_for
+from hexad.llm_efficiency.quest.layer import QuestLinear, check_features
+from hexad.llm_efficiency.quest.quantizer import codes_of
+
+
+def code_bits(config: QuestConfig) -> int:
+    """Bits of a weight's code in memory: 2 for ternary, 4 for fp4, one more with sparsity's zero.
+
+    Raises:
+        InputError: 16 bits, which are for checks and never packed.
+    """
+    return (len(code_levels(grid_for(config.w_bits), sparse=config.sparse)) - 1).bit_length()
+
+
+class PackedLinear(nn.Module):
+    """A linear layer of packed weights, for inference.
+
+    Buffers: `codes` of shape (out_features, bytes) in uint8, `scale` (out_features,) in float32 whatever the
+    model is cast to, `layout` (3,) with inputs, block and bits, which loading compares; and the `bias`.
+
+    Args:
+        in_features, out_features: as in `nn.Linear`.
+        config: see `QuestConfig`; its trust mask plays no part any more.
+        bias: whether there is one.
+        device, dtype: of the buffers, and of the bias.
+
+    Raises:
+        InputError: inputs that leave too small a Hadamard block, 16 bits.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    layout: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        config: QuestConfig,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_features(in_features, config)
+        super().__init__()
+        self.in_features, self.out_features, self.config = in_features, out_features, config
+        self.block = block_for(in_features, config.block, config.min_block)
+        self.bits = code_bits(config)
+        grid = config.activation_rule
+        if grid is not None and grid.grid.top >= 2**8:
+            raise InputError("activations of 16 bits are for checks; 8 is the most that runs packed")
+        self.activation = None if grid is None else ActivationGrid(grid.grid.name, grid.alpha)  # ty: ignore
+        width = packed_bytes(in_features, self.bits)
+        self.register_buffer("codes", torch.zeros(out_features, width, dtype=torch.uint8, device=device))
+        self.register_buffer("scale", torch.zeros(out_features, dtype=torch.float32, device=device))
+        self.register_buffer("layout", self._layout().to(device or "cpu"))
+        bias_values = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
+        self.register_buffer("bias", bias_values)
+        self._level_values = code_levels(grid_for(config.w_bits), sparse=config.sparse)
+        self._ready: tuple[Tensor, Tensor] | None = None
+
+    def _layout(self) -> Tensor:
+        return torch.tensor([self.in_features, self.block, self.bits], dtype=torch.int32, device="cpu")
+
+    @classmethod
+    def from_quest(cls, layer: QuestLinear) -> Self:
+        """Round the weight of a trained layer for good, and pack it.
+
+        Raises:
+            InputError: 16 bits, or a weight that is not finite.
+        """
+        config = layer.config
+        packed = cls(
+            layer.in_features,
+            layer.out_features,
+            config,
+            bias=layer.bias is not None,
+            device=layer.weight.device,
+            dtype=layer.weight.dtype,
+        )
+        if not bool(layer.weight.isfinite().all()):
+            raise InputError("the weight holds NaN or infinity; it cannot be packed")
+        levels, scale, _ = layer.rounded_weight()
+        codes = codes_of(levels, layer.weight_rule.grid, sparse=config.sparse)
+        packed.codes = pack_codes(codes, packed.bits)
+        packed.scale = scale.squeeze(-1).float()
+        if layer.bias is not None:
+            packed.bias = layer.bias.detach().clone()
+        return packed
+
+    def forward(self, input: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch outputs"]:
+        """y = Q(x H) W_q^T + bias, in the dtype of the input (of autocast, where it is on).
+
+        Raises:
+            InputError: an input that requires a gradient, holds NaN or infinity, or has rows of another
+                length; see `hexad.kernels.low_bit_linear`.
+        """
+        device = input.device.type
+        if torch.is_autocast_enabled(device):
+            input = input.to(torch.get_autocast_dtype(device))
+        levels, row_sums = self._levels_and_sums()
+        return low_bit_linear(
+            input,
+            self.codes,
+            self.scale,
+            self.bias,
+            levels=levels,
+            bits=self.bits,
+            activation=self.activation,
+            block=self.block,
+            row_sums=row_sums,
+        )
+
+    def _levels_and_sums(self) -> tuple[Tensor, Tensor]:
+        """The levels, and their sums over rows: made from the codes at the first call, and then kept."""
+        if self._ready is None:
+            levels = torch.tensor(self._level_values, dtype=torch.int16, device=self.codes.device)
+            self._ready = levels, level_sums(self.codes, levels, bits=self.bits, k=self.in_features)
+        return self._ready
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move, or cast the bias alone: a scale in half precision would no longer be the weight's."""
+        scale, self._ready = self.scale, None
+        super()._apply(fn, recurse)
+        if self.scale.dtype != torch.float32:
+            self.scale = self.scale.float() if scale.is_meta else scale.to(self.scale.device)
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        self.check_layout(state_dict.get(f"{prefix}layout"), prefix.rstrip("."))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._ready = None
+
+    def check_layout(self, found: Tensor | None, name: str = "") -> None:
+        """Raise `InputError` unless codes were packed as this layer reads them."""
+        if found is not None and found.tolist() != self._layout().tolist():
+            kinds = ("inputs", "Hadamard block", "bits")
+            pairs = zip(kinds, found.tolist(), self._layout().tolist(), strict=True)
+            differ = "; ".join(
+                f"{kind} {theirs}, not {ours}" for kind, theirs, ours in pairs if theirs != ours
+            )
+            raise InputError(
+                f"{name or 'the layer'}: these codes are for another layer ({differ}); "
+                "convert with the settings they were packed with"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed weight with its scales (without the bias)."""
+        return self.codes.nbytes + self.scale.nbytes
+
+    def extra_repr(self) -> str:
+        """What distinguishes the layer, for `print(model)`."""
+        activations = "float" if self.config.a_bits is None else self.config.a_bits
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, weights={self.config.w_bits}, activations={activations}, "
+            f"block={self.block}"
+        )

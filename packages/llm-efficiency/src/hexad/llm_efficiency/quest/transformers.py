@@ -1,0 +1,182 @@
+"""QuEST in transformers models: what `save_pretrained` writes, `from_pretrained` brings back, bit for bit.
+
+    model = prepare(AutoModelForCausalLM.from_pretrained(folder), QuestConfig(w_bits=4, a_bits=4))
+    ...                                  # the Trainer, or any loop
+    model.save_pretrained("trained")     # full-precision weights, and how they are rounded
+    convert(model).save_pretrained("packed")
+
+Importing this module registers the method "quest" with transformers, which needs it to read such folders:
+`import hexad.llm_efficiency.quest.transformers` before `from_pretrained`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hexad.core.errors import InputError, MissingExtraError
+from hexad.core.validation import check_flag
+from hexad.llm_efficiency.quest.config import QuestConfig
+from hexad.llm_efficiency.quest.layer import QuestLinear, check_features, check_weight
+from hexad.llm_efficiency.quest.packed import PackedLinear
+from hexad.llm_efficiency.quest.surgery import linears_of, swap
+
+try:
+    from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        f"quest in transformers models needs {error.name!r}, which is not installed; "
+        'run: pip install "hexad-llm-efficiency[transformers]"'
+    ) from error
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+METHOD = "quest"
+
+
+class QuestQuantizationConfig(QuantizationConfigMixin):
+    """The `quantization_config` of a transformers model that QuEST quantises.
+
+    Given to `from_pretrained`, it prepares the model as `prepare` does:
+
+        AutoModelForCausalLM.from_pretrained(folder, quantization_config=QuestQuantizationConfig(w_bits=2))
+
+    Args:
+        modules: dotted names of the quantised layers; None finds them, as `prepare` does.
+        packed: whether they are packed; `convert` sets it.
+        settings: those of `QuestConfig`.
+
+    Raises:
+        InputError: a setting that makes no sense, or is not known.
+    """
+
+    def __init__(self, modules: Sequence[str] | None = None, packed: bool = False, **settings: Any) -> None:
+        # from_dict hands over everything in config.json.
+        method = settings.pop("quant_method", METHOD)
+        if method != METHOD:
+            raise InputError(f"quant_method is {method!r}; this is the configuration of {METHOD!r}")
+        self.quant_method = METHOD  # ty: ignore[invalid-assignment]
+        self.settings = QuestConfig.from_dict(settings)
+        self.modules = None if modules is None else list(modules)
+        self.packed = check_flag("packed", packed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, for config.json."""
+        return {
+            "quant_method": METHOD,
+            "modules": self.modules,
+            "packed": self.packed,
+            **self.settings.to_dict(),
+        }
+
+
+class QuestQuantizer(HfQuantizer):
+    """Puts the layers in their places before transformers loads their weights."""
+
+    quantization_config: QuestQuantizationConfig
+
+    def _process_model_before_weight_loading(self, model: "PreTrainedModel", **kwargs: Any) -> None:
+        config = self.quantization_config
+        settings = config.settings
+        if self.pre_quantized and config.modules is not None:
+            found = {name: _linear(model, name) for name in config.modules}
+        else:
+            if config.packed:
+                raise InputError(
+                    "these weights are not packed; load them with packed=False and call convert(model)"
+                )
+            found = linears_of(model, settings.skip)
+            config.modules = list(found)
+        layers: dict[str, nn.Module] = {}
+        for name, linear in found.items():
+            try:
+                check_features(linear.in_features, settings)
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from None
+            if config.packed:
+                layers[name] = PackedLinear(
+                    linear.in_features,
+                    linear.out_features,
+                    settings,
+                    bias=linear.bias is not None,
+                    device="meta",
+                    dtype=linear.weight.dtype,
+                )
+            else:
+                layers[name] = QuestLinear.from_linear(linear, settings)
+        swap(model, layers)
+
+    def _process_model_after_weight_loading(
+        self, model: "PreTrainedModel", **kwargs: Any
+    ) -> "PreTrainedModel":
+        for name in self.quantization_config.modules or ():
+            layer = model.get_submodule(name)
+            if isinstance(layer, PackedLinear):
+                layer.check_layout(layer.layout, name)
+            else:
+                try:
+                    check_weight(layer.weight)  # ty: ignore[invalid-argument-type]
+                except InputError as error:
+                    raise InputError(f"{name}: {error}") from None
+        return model.requires_grad_(False) if self.quantization_config.packed else model
+
+    def is_serializable(self) -> bool:
+        """Both kinds are."""
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """What is packed is not."""
+        return not self.quantization_config.packed
+
+    @property
+    def is_qat_trainable(self) -> bool:
+        """Training with quantisation is what the method is for."""
+        return self.is_trainable
+
+    @property
+    def is_compileable(self) -> bool:
+        """The layers trace whole."""
+        return True
+
+
+# A module that is imported anew (a notebook's reload) registers its new classes in the old ones' place.
+AUTO_QUANTIZATION_CONFIG_MAPPING.pop(METHOD, None)
+AUTO_QUANTIZER_MAPPING.pop(METHOD, None)
+register_quantization_config(METHOD)(QuestQuantizationConfig)
+register_quantizer(METHOD)(QuestQuantizer)
+
+
+def _linear(model: nn.Module, name: str) -> nn.Linear:
+    try:
+        module = model.get_submodule(name)
+    except AttributeError:
+        module = None
+    if not isinstance(module, nn.Linear):
+        raise InputError(f"config.json names {name!r} as quantised, which is no linear layer of the model")
+    return module
+
+
+def attach(model: "PreTrainedModel") -> None:
+    """Note in a prepared or converted model's configuration how its layers are quantised.
+
+    Raises:
+        InputError: layers that are quantised in different ways, which one configuration cannot say.
+    """
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (QuestLinear, PackedLinear))
+    }
+    settings = next(iter(layers.values())).config
+    if any(layer.config != settings for layer in layers.values()):
+        raise InputError("the layers are quantised in different ways; one configuration cannot hold them")
+    packed = isinstance(next(iter(layers.values())), PackedLinear)
+    config = QuestQuantizationConfig(modules=list(layers), packed=packed, **settings.to_dict())
+    model.config.quantization_config = config
+    # What from_pretrained sets too; the Trainer asks the quantizer whether the model can be trained.
+    noted = {"hf_quantizer": QuestQuantizer(config), "quantization_method": METHOD, "is_quantized": True}
+    vars(model).update(noted)
