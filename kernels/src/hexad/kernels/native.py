@@ -1,9 +1,10 @@
 """Native code for CPUs: C++ sources that lie in the package, compiled by the system's compiler on first use.
 
 A library is a folder of C++17 sources with a plain C interface (no headers of Python or torch, so that a
-build takes seconds). `NativeLibrary.load` compiles them for the processor it runs on, with OpenMP, into a
-per-user cache and opens the result with ctypes. Where that cannot be done it returns None, says why in one
-line of the log, and the caller serves with torch instead.
+build takes seconds); headers that several of them need lie in the folder `include`. `NativeLibrary.load`
+compiles the sources for the processor it runs on, with OpenMP, into a per-user cache and opens the result
+with ctypes. Where that cannot be done it returns None, says why in one line of the log, and the caller serves
+with torch instead.
 
 The cache is `$HEXAD_CACHE/native`, else `$XDG_CACHE_HOME/hexad/native`, else `~/.cache/hexad/native`. The
 name of a file holds a key of everything its code depends on (sources, compiler, flags, processor) and the
@@ -44,6 +45,7 @@ logger = logging.getLogger("hexad.kernels")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 _FOR_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _OPENMP = "-fopenmp"
+_SHARED_HEADERS = Path(__file__).parent / "include"
 _BUILD_SECONDS = 300
 # A build that failed is not tried again by every process, only after this long or when anything has changed.
 _RETRY_SECONDS = 24 * 3600
@@ -66,7 +68,7 @@ class NativeLibrary:
 
     Args:
         name: names the library in the cache and in the log.
-        folder: holds the `.cpp` sources and the headers they include.
+        folder: holds the `.cpp` sources and the headers that they alone include.
         functions: for each C function its result type and its argument types, as ctypes knows them.
         architecture: compiler flags that choose the instructions; None compiles for this processor.
     """
@@ -159,7 +161,7 @@ class NativeLibrary:
             _processor(),
         ):
             digest.update(part.encode() + b"\0")
-        for path in sorted(self._folder.iterdir()):
+        for path in (*sorted(self._folder.iterdir()), *sorted(_SHARED_HEADERS.iterdir())):
             if path.suffix in (".cpp", ".h"):
                 digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         return digest.hexdigest()[:16]
@@ -192,7 +194,7 @@ class NativeLibrary:
             accepted = (flag for flag in _FOR_THIS_PROCESSOR if _accepts(compiler, flag, scratch))
             architecture = tuple(flag for flag in (next(accepted, None),) if flag is not None)
         openmp = (_OPENMP,) if _accepts(compiler, _OPENMP, scratch) else ()
-        flags = (*_FLAGS, *architecture, *openmp)
+        flags = (*_FLAGS, *architecture, *openmp, "-I", str(_SHARED_HEADERS))
         sources = sorted(self._folder.glob("*.cpp"))
         objects = [scratch / f"{source.stem}.o" for source in sources]
 

@@ -38,4 +38,4 @@ def hadamard_transform(
     """
     checks.check_input(x)
     checks.check_block(block, x.shape[-1])
-    return op.hadamard_transform(x, block, choose(backend, x.device.type, x.dtype))
+    return op.hadamard_transform(x, block, choose(backend, x.device.type, x.dtype, block))

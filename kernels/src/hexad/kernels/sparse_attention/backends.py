@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from hexad.core.errors import InputError
+from hexad.kernels.dispatch import constant_when_compiled, reason_against_triton
 
 logger = logging.getLogger(__name__)
 
 Name = Literal["reference", "native", "gather", "triton", "flex"]
 Backend = Literal["auto", "reference", "native", "gather", "triton", "flex"]
 PredictionBackend = Literal["auto", "native", "torch"]
-F = TypeVar("F", bound=Callable)
 # Fastest first. The reference takes any call, so a choice always ends.
 _PREFERENCE: dict[str, tuple[Name, ...]] = {
     "cpu": ("native", "gather", "reference"),
@@ -56,12 +56,9 @@ def _against_gather(call: Call) -> str | None:
 
 
 def _against_triton(call: Call) -> str | None:
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    # Triton reads the variable when a kernel is defined, so it must be set before this package is used.
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if call.device != "cuda" and not interpreted:
-        return "it needs CUDA tensors (or TRITON_INTERPRET=1 in the environment from the start)"
+    reason = reason_against_triton(call.device)
+    if reason is not None:
+        return reason
     if call.dtype == torch.float64:
         return "it does not compute in float64"
     for name, block in (("block_q", call.block_q), ("block_k", call.block_k)):
@@ -94,18 +91,12 @@ _AGAINST: dict[str, Callable[[Call], str | None]] = {
 }
 
 
-def _constant_when_compiled(function: F) -> F:
-    """What torch.compiler.assume_constant_result does, without importing the compiler (a second or two)."""
-    function._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
-    return function
-
-
 def reason_against(backend: Name, call: Call) -> str | None:
     """Why `backend` cannot run such a call on this machine, or None if it can."""
     return _AGAINST[backend](call)
 
 
-@_constant_when_compiled
+@constant_when_compiled
 def choose(backend: Backend, call: Call) -> Name:
     """The backend that will run: the one asked for, or the fastest that honours every option of the call.
 
@@ -133,7 +124,7 @@ def choose(backend: Backend, call: Call) -> Name:
     raise AssertionError("the reference takes any call")
 
 
-@_constant_when_compiled
+@constant_when_compiled
 def choose_prediction(backend: PredictionBackend, device: str, dtype: torch.dtype) -> str:
     """What will run the first filter: "native" or "torch". Errors as those of `choose`."""
     if backend not in get_args(PredictionBackend):
