@@ -2,8 +2,8 @@
 
 Source: arXiv 2502.05172, appendix on fitting. Departures: the sum of Huber losses and not their mean,
 gradients in closed form, Gauss-Newton steps after L-BFGS, a random part of the grid of starts, E_start and
-E_max as log-parameters, no weight decay; and the start is selected by the fit alone, so that the held-out error
-says something about runs never seen (`select="both"` is the paper's rule).
+E_max as log-parameters, no weight decay; and the start is selected by the fit alone, so that the held-out
+error says something about runs never seen (`select="both"` is the paper's rule).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ CONFIDENCE = 0.95
 LEAST_RUNS = 11  # the joint law's coefficients
 DESCENT_ITERATIONS = 300
 POLISH_EVALUATIONS = 200
-LAST_POLISH_EVALUATIONS = 2_000
+LAST_POLISH_EVALUATIONS = 500
 
 # E_start from 1 to 100, E_max from 1.1 to 10,001 times that: beyond lie mirror images of the solution.
 BOUNDS = np.full((2, 11), np.array([[-np.inf], [np.inf]]))

@@ -82,8 +82,7 @@ def peak_learning_rate(width: int, experts: int) -> float:
     """The one rule for all runs, dense or not: 0.02 (16/d)^0.7 E^-0.25.
 
     The exponent of E is the paper's; the rest was chosen for E = 1 and 8 at d = 16, 32 and 64 among powers of
-    two, on a seed that no study reports. The paper's own law of the learning rate is of models a thousand times
-    larger.
+    two, on a seed that no study reports. The paper's own law is of models a thousand times larger.
     """
     return 0.02 * (16 / width) ** 0.7 * experts**-0.25
 
