@@ -11,23 +11,17 @@ from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hexad.llm_efficiency.moe_laws.architecture import Architecture, SwitchArch
+    from hexad.llm_efficiency.moe_laws.curves import IsoFlop, flop_savings, isoflop, learning_rate
     from hexad.llm_efficiency.moe_laws.fitting import FitResult, fit
     from hexad.llm_efficiency.moe_laws.law import (
         ChinchillaLaw,
         ClarkLaw,
         JointMoELaw,
         Law,
-        Ranges,
         law_from_json,
     )
-    from hexad.llm_efficiency.moe_laws.planning import (
-        Candidate,
-        Plan,
-        flop_savings,
-        isoflop,
-        learning_rate,
-        plan,
-    )
+    from hexad.llm_efficiency.moe_laws.planning import Candidate, Plan, plan
+    from hexad.llm_efficiency.moe_laws.ranges import Ranges
     from hexad.llm_efficiency.moe_laws.regressor import JointMoERegressor
     from hexad.llm_efficiency.moe_laws.runs import Runs, read_runs
 
@@ -37,18 +31,19 @@ _HOME = {
     "ChinchillaLaw": "law",
     "ClarkLaw": "law",
     "FitResult": "fitting",
+    "IsoFlop": "curves",
     "JointMoELaw": "law",
     "JointMoERegressor": "regressor",
     "Law": "law",
     "Plan": "planning",
-    "Ranges": "law",
+    "Ranges": "ranges",
     "Runs": "runs",
     "SwitchArch": "architecture",
     "fit": "fitting",
-    "flop_savings": "planning",
-    "isoflop": "planning",
+    "flop_savings": "curves",
+    "isoflop": "curves",
     "law_from_json": "law",
-    "learning_rate": "planning",
+    "learning_rate": "curves",
     "plan": "planning",
     "read_runs": "runs",
 }
@@ -59,6 +54,7 @@ __all__ = [
     "ChinchillaLaw",
     "ClarkLaw",
     "FitResult",
+    "IsoFlop",
     "JointMoELaw",
     "JointMoERegressor",
     "Law",

@@ -12,16 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.optimize import least_squares, minimize
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_count, check_range
+from hexad.llm_efficiency.moe_laws.descent import LAST_POLISH_EVALUATIONS, descend, settle
 from hexad.llm_efficiency.moe_laws.law import AnyLaw, ChinchillaLaw, ClarkLaw, JointMoELaw, LawKind
 from hexad.llm_efficiency.moe_laws.objective import (
     COEFFICIENTS,
     HUBER_DELTA,
-    MAX,
-    START,
     Objective,
     Vector,
     from_vector,
@@ -31,15 +29,6 @@ from hexad.llm_efficiency.moe_laws.runs import Runs, choose_holdout
 
 CONFIDENCE = 0.95
 LEAST_RUNS = 11  # the joint law's coefficients
-DESCENT_ITERATIONS = 300
-POLISH_EVALUATIONS = 200
-LAST_POLISH_EVALUATIONS = 500
-
-# E_start from 1 to 100, E_max from 1.1 to 10,001 times that: beyond lie mirror images of the solution.
-BOUNDS = np.full((2, 11), np.array([[-np.inf], [np.inf]]))
-BOUNDS[:, START] = np.log([1, 100])
-BOUNDS[:, MAX] = np.log([0.1, 1e4])
-
 FORMS: dict[str, dict[str, float]] = {
     "joint": {},
     # Without dependence on E it is Chinchilla's; e_start and e_max then have no part in it.
@@ -110,69 +99,6 @@ def _law(kind: str, theta: Vector, runs: Runs) -> AnyLaw:
             ranges=runs.ranges,
         )
     return JointMoELaw(**given, ranges=runs.ranges)
-
-
-def _descend(objective: Objective, theta: Vector, free: np.ndarray) -> tuple[float, Vector]:
-    """L-BFGS-B over the free entries, in centred coordinates, at SciPy's tolerances; value and vector."""
-    transform = objective.centring(free)
-
-    def function(z: np.ndarray) -> tuple[float, np.ndarray]:
-        whole = theta.copy()
-        whole[free] = transform @ z
-        value, gradient = objective(whole)
-        return value, transform.T @ gradient[free]
-
-    low, high = (bound[free] for bound in BOUNDS)
-    found = minimize(
-        function,
-        np.clip(np.linalg.solve(transform, theta[free]), low, high),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=np.stack([low, high], axis=1),
-        options={"maxiter": DESCENT_ITERATIONS, "maxcor": 30},
-    )
-    result = theta.copy()
-    result[free] = transform @ found.x
-    return float(found.fun), result
-
-
-def _polish(
-    objective: Objective, theta: Vector, free: np.ndarray, evaluations: int = POLISH_EVALUATIONS
-) -> tuple[float, Vector]:
-    """Gauss-Newton steps in a trust region: the valley is too flat for L-BFGS to follow to its end."""
-    transform = objective.centring(free)
-    low, high = (bound[free] for bound in BOUNDS)
-
-    def whole(z: np.ndarray) -> Vector:
-        result = theta.copy()
-        result[free] = transform @ z
-        return result
-
-    def derivatives(z: np.ndarray) -> np.ndarray:
-        jacobian = objective.log_loss(whole(z), derivatives=True)[1]
-        assert jacobian is not None
-        return jacobian[:, free] @ transform
-
-    margin = 1e-6  # the method wants to begin within the bounds
-    start = np.clip(np.linalg.solve(transform, theta[free]), low + margin, high - margin)
-    try:
-        found = least_squares(
-            lambda z: objective.residuals(whole(z)),
-            start,
-            derivatives,
-            bounds=(low, high),
-            loss=objective.rho,
-            f_scale=objective.delta,
-            x_scale="jac",
-            ftol=1e-10,
-            xtol=1e-10,
-            gtol=1e-12,
-            max_nfev=evaluations,
-        )
-    except (ValueError, np.linalg.LinAlgError):  # it stepped where terms overflow
-        return objective(theta)[0], theta
-    result = whole(found.x)
-    return objective(result)[0], result
 
 
 def _starts(fixed: Mapping[str, float], count: int, generator: np.random.Generator) -> list[Vector]:
@@ -276,11 +202,11 @@ def fit(
     for done, start in enumerate(_starts(held, n_starts, generator)):
         tell(done / steps, f"start {done + 1} of {n_starts}")
         with np.errstate(all="ignore"):  # a line search may step where terms overflow, and steps back
-            value, theta = _descend(objective, start, free)
+            value, theta = descend(objective, start, free)
             if not np.isfinite(value):
                 continue
             if polish:
-                value, theta = _polish(objective, theta, free)
+                value, theta = settle(objective, theta, free)
         residuals = errors(theta)
         score = value
         if select == "both" and held_out.any():
@@ -292,14 +218,14 @@ def fit(
     least = min(end[1] for end in ends)
     if polish:
         with np.errstate(all="ignore"):
-            value, best = _polish(objective, best, free, LAST_POLISH_EVALUATIONS)
+            value, best = settle(objective, best, free, LAST_POLISH_EVALUATIONS)
     draws = []
     for done in range(bootstrap):
         tell((n_starts + done) / steps, f"bootstrap {done + 1} of {bootstrap}")
         drawn = generator.integers(len(kept), size=len(kept))
         sample = Objective(kept[drawn], rows[drawn] / rows[drawn].mean(), huber_delta, reduction)
         with np.errstate(all="ignore"):
-            draws.append((_polish if polish else _descend)(sample, best, free)[1])
+            draws.append((settle if polish else descend)(sample, best, free)[1])
     residuals = errors(best)
     return FitResult(
         law=_law(law, best, kept),

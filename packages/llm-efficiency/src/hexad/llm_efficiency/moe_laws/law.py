@@ -8,7 +8,7 @@ which they stand in the formula: they are negative.
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -17,55 +17,11 @@ from numpy.typing import ArrayLike
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_range
+from hexad.llm_efficiency.moe_laws.ranges import PAPER_RANGES, Ranges
 
 FLOPS_PER_PARAMETER = 6.0  # a training token costs 6 N FLOPs (section 3)
 
 Values = Float[np.ndarray, "..."]
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """Where the runs lay that a law was fitted to; beyond it the law extrapolates.
-
-    Args:
-        n_active: least and most active parameters.
-        tokens: least and most training tokens.
-        experts: least and most experts.
-        tokens_per_parameter: least and most D/N.
-        n_total: least and most parameters in all, where they are known.
-    """
-
-    n_active: tuple[float, float]
-    tokens: tuple[float, float]
-    experts: tuple[float, float]
-    tokens_per_parameter: tuple[float, float]
-    n_total: tuple[float, float] | None = None
-
-    def left(self, n_active: float, tokens: float, experts: float, n_total: float | None = None) -> list[str]:
-        """A line for each range that a model leaves, none where the law interpolates."""
-        values = {
-            "N": (n_active, self.n_active),
-            "D": (tokens, self.tokens),
-            "E": (experts, self.experts),
-            "D/N": (tokens / n_active, self.tokens_per_parameter),
-        }
-        if n_total is not None and self.n_total is not None:
-            values["N_total"] = (n_total, self.n_total)
-        return [
-            f"{name} {value:.3g} is {'below' if value < low else 'above'} the fitted {low:.3g} to {high:.3g}"
-            for name, (value, (low, high)) in values.items()
-            # Counts are rounded where they are printed: 2.7B parameters are not beyond "2.7B".
-            if not 0.98 * low <= value <= 1.02 * high
-        ]
-
-
-PAPER_RANGES = Ranges(
-    n_active=(79e6, 2.7e9),
-    tokens=(0.5e9, 80e9),
-    experts=(1, 32),
-    tokens_per_parameter=(1, 400),  # "errors grow" for D/N < 1 and for heavy overtraining
-    n_total=(79e6, 5e9),
-)
 
 
 class Law(Protocol):
@@ -111,7 +67,27 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class ChinchillaLaw:
+class _Coefficients:
+    """What laws have in common: named coefficients that are written as JSON."""
+
+    kind: ClassVar[str]
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the law's coefficients."""
+        return tuple(item.name for item in fields(cls) if item.name != "ranges")
+
+    def to_json(self) -> str:
+        """The law as JSON; `law_from_json` reads it."""
+        params = asdict(self)
+        ranges = params.pop("ranges")
+        # JSON has no infinity; an absent e_max means that experts do not saturate.
+        finite = {name: value for name, value in params.items() if math.isfinite(value)}
+        return json.dumps({"law": self.kind, "params": finite, "ranges": ranges}, indent=2)
+
+
+@dataclass(frozen=True)
+class ChinchillaLaw(_Coefficients):
     """L = m N^mu + n D^nu + c, for models of one number of experts (Hoffmann et al. 2022; Table 4).
 
     Raises:
@@ -156,13 +132,9 @@ class ChinchillaLaw:
         n_active, tokens = g * product ** (q / (p + q)), product ** (p / (p + q)) / g
         return Optimum(n_active, tokens, float(self.loss(n_active, tokens)))
 
-    def to_json(self) -> str:
-        """The law as JSON; `law_from_json` reads it."""
-        return _to_json(self)
-
 
 @dataclass(frozen=True)
-class _Saturating:
+class _Saturating(_Coefficients):
     """Laws in which experts count as Eh, which begins at E_start and saturates at E_max."""
 
     def expert_hat(self, experts: ArrayLike) -> Values:
@@ -245,10 +217,6 @@ class JointMoELaw(_Saturating):
             ranges=self.ranges,
         )
 
-    def to_json(self) -> str:
-        """The law as JSON; `law_from_json` reads it."""
-        return _to_json(self)
-
     @classmethod
     def from_json(cls, text: str) -> "JointMoELaw":
         """The joint law that `to_json` wrote; `InputError` where it is another law or none."""
@@ -294,24 +262,12 @@ class ClarkLaw(_Saturating):
         hat = self.expert_hat(experts)
         return self.a * hat**self.delta * n_active ** (self.alpha + self.gamma * np.log(hat)) + 0 * tokens
 
-    def to_json(self) -> str:
-        """The law as JSON; `law_from_json` reads it."""
-        return _to_json(self)
-
 
 AnyLaw = JointMoELaw | ChinchillaLaw | ClarkLaw
 LawKind = Literal["joint", "chinchilla", "clark"]
 LAWS: dict[str, type[JointMoELaw] | type[ChinchillaLaw] | type[ClarkLaw]] = {
     law.kind: law for law in (JointMoELaw, ChinchillaLaw, ClarkLaw)
 }
-
-
-def _to_json(law: AnyLaw) -> str:
-    params = asdict(law)
-    ranges = params.pop("ranges")
-    # JSON has no infinity; an absent e_max means that experts do not saturate.
-    finite = {name: value for name, value in params.items() if math.isfinite(value)}
-    return json.dumps({"law": law.kind, "params": finite, "ranges": ranges}, indent=2)
 
 
 def law_from_json(text: str) -> AnyLaw:
@@ -326,10 +282,10 @@ def law_from_json(text: str) -> AnyLaw:
         if ranges is not None:
             ranges = Ranges(**{name: pair and tuple(pair) for name, pair in ranges.items()})
         cls = LAWS[check_choice("law", kind, LAWS)]
-        if "e_max" in cls.__dataclass_fields__:
+        if "e_max" in cls.names():
             params = {"e_max": math.inf} | params
         # Defaults are the paper's coefficients: a file that lacks one would be mixed with them.
-        missing = set(cls.__dataclass_fields__) - set(params) - {"ranges", "kind"}
+        missing = set(cls.names()) - set(params)
         if missing:
             raise InputError(f"the {kind} law in the file lacks {', '.join(sorted(missing))}")
         return cls(**params, ranges=ranges)

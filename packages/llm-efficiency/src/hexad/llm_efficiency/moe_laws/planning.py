@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
-from jaxtyping import Float
 from scipy.optimize import brentq, minimize_scalar
 
 from hexad.core.errors import InputError
@@ -40,6 +38,7 @@ class Candidate:
         loss: predicted nats per token.
         memory_bytes: of parameters and cache.
         limit: what keeps it from being larger: the compute optimum, or memory.
+        most_active: active parameters of the largest model that fits into memory; infinite without a limit.
         warnings: where the law extrapolates.
     """
 
@@ -52,6 +51,7 @@ class Candidate:
     loss: float
     memory_bytes: float
     limit: Literal["compute", "memory"]
+    most_active: float
     warnings: tuple[str, ...] = ()
 
 
@@ -99,11 +99,17 @@ class Plan:
             "memory_bytes": self.memory_bytes if math.isfinite(self.memory_bytes) else None,
             "kv_tokens": self.kv_tokens,
             "inference_tokens": self.inference_tokens,
-            "rows": [asdict(row) | {"warnings": list(row.warnings)} for row in self.rows],
+            "rows": [_plain(row) for row in self.rows],
             "skipped": {f"{experts:g}": reason for experts, reason in self.skipped.items()},
-            "best": asdict(self.best) | {"warnings": list(self.best.warnings)},
+            "best": _plain(self.best),
             "recommendation": self.recommendation(),
         }
+
+
+def _plain(row: Candidate) -> dict[str, Any]:
+    """A row as JSON values, which know neither tuples nor infinity."""
+    most = row.most_active if math.isfinite(row.most_active) else None
+    return asdict(row) | {"warnings": list(row.warnings), "most_active": most}
 
 
 def short(count: float) -> str:
@@ -263,11 +269,13 @@ def _candidate(problem: _Problem, bytes_per_param: float, discrete: bool) -> Can
     """The best width of one problem."""
     arch, count = problem.arch, problem.experts
     # No further than one token: the loss is defined there, and the optimum is far from it.
-    largest = by_compute = _largest(lambda width: problem.tokens(width) - 1, arch.step)
+    by_compute = _largest(lambda width: problem.tokens(width) - 1, arch.step)
+    by_memory = math.inf
     if math.isfinite(problem.elements):
-        largest = min(by_compute, _largest(lambda width: problem.elements - problem.size(width), arch.step))
+        by_memory = _largest(lambda width: problem.elements - problem.size(width), arch.step)
+    largest = min(by_compute, by_memory)
     width = problem.optimum(largest)
-    limit = "memory" if largest < by_compute and width > largest * (1 - 1e-9) else "compute"
+    limit = "memory" if by_memory < by_compute and width > largest * (1 - 1e-9) else "compute"
     if discrete:
         below = max(arch.step, math.floor(width / arch.step * (1 + 1e-12)) * arch.step)
         grid = [below, below + arch.step] if below + arch.step <= largest else [below]
@@ -285,90 +293,6 @@ def _candidate(problem: _Problem, bytes_per_param: float, discrete: bool) -> Can
         loss=problem.loss(width),
         memory_bytes=problem.size(width) * bytes_per_param,
         limit=limit,
+        most_active=math.inf if by_memory == math.inf else arch.active(by_memory, count),
         warnings=() if ranges is None else tuple(ranges.left(n_active, tokens, count, n_total)),
     )
-
-
-@dataclass(frozen=True)
-class IsoFlop:
-    """Models of one number of experts that cost the same to train.
-
-    Attributes:
-        experts: E.
-        n_active: active parameters, rising.
-        tokens: that the budget leaves.
-        loss: predicted.
-    """
-
-    experts: float
-    n_active: Float[np.ndarray, " points"]
-    tokens: Float[np.ndarray, " points"]
-    loss: Float[np.ndarray, " points"]
-
-
-def isoflop(
-    flops: float,
-    experts: Sequence[float] = EXPERTS,
-    *,
-    law: Law = PAPER,
-    points: int = 200,
-    span: float = 30.0,
-) -> list[IsoFlop]:
-    """The curve of loss over active parameters at 6 N D = `flops`, for each number of experts.
-
-    Args:
-        flops: the budget.
-        experts: one curve each.
-        law: predicts the loss.
-        points: of a curve.
-        span: the curves reach from sqrt(flops/6/20) / span to that times span, around 20 tokens a parameter.
-
-    Raises:
-        InputError: a number out of range.
-    """
-    check_range("flops", flops, 0, low_open=True)
-    check_range("span", span, 1, low_open=True)
-    centre = math.sqrt(flops / 6 / 20)
-    n_active = np.geomspace(centre / span, centre * span, points)
-    tokens = flops / (6 * n_active)
-    return [IsoFlop(count, n_active, tokens, law.loss(n_active, tokens, count)) for count in experts]
-
-
-def flop_savings(flops: float, experts: float, law: JointMoELaw = PAPER) -> float:
-    """The share of `flops` that the optimal MoE saves to reach the loss of the optimal dense model.
-
-    1 - F'/F, where F' FLOPs take the compute-optimal model of that many experts to the loss that F take the
-    compute-optimal dense model to; negative where the MoE needs more.
-
-    Raises:
-        InputError: flops not positive, E below 1, or a law that has no optimum.
-    """
-    target = law.chinchilla(1).optimum(flops).loss
-    sparse = law.chinchilla(experts)
-
-    def excess(log_flops: float) -> float:
-        return sparse.optimum(math.exp(log_flops)).loss - target
-
-    centre, reach = math.log(flops), 1.0
-    while excess(centre - reach) < 0 or excess(centre + reach) > 0:
-        reach *= 2
-        if reach > 100:
-            raise InputError(
-                f"{experts:g} experts never reach the dense model's loss of {target:.4g} by this law"
-            )
-    return 1 - math.exp(brentq(excess, centre - reach, centre + reach, xtol=1e-12) - centre)
-
-
-def learning_rate(n_active_nonembedding: float, experts: float = 1) -> float:
-    """The paper's peak learning rate, exp(8.39 - 0.81 ln N - 0.25 ln E) (its appendix on hyperparameters).
-
-    Args:
-        n_active_nonembedding: N, active parameters without embedding and unembedding.
-        experts: E.
-
-    Raises:
-        InputError: N is not positive, or E below 1.
-    """
-    check_range("n_active_nonembedding", n_active_nonembedding, 0, low_open=True)
-    check_range("experts", experts, 1)
-    return math.exp(8.39 - 0.81 * math.log(n_active_nonembedding) - 0.25 * math.log(experts))

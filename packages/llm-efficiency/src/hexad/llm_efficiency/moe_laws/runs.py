@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_file
-from hexad.llm_efficiency.moe_laws.law import Ranges
+from hexad.llm_efficiency.moe_laws.ranges import Ranges
 
 COLUMNS = ("n_active", "tokens", "experts", "loss")
 
@@ -117,7 +117,8 @@ def choose_holdout(runs: Runs, holdout: str | Bool[np.ndarray, " runs"] | None) 
 
     Args:
         holdout: `"lowest:30"` for the 30 runs of lowest loss (the paper's choice), `"longest:30"` for those
-            of most tokens, `"largest:30"` for those of most active parameters, `"none"` or None, or a mask.
+            of most tokens, `"largest:30"` for those of most active parameters, `"lowest:12%"` and so on for a
+            share, `"none"` or None, or a mask.
 
     Raises:
         InputError: it is none of these, or holds out all runs.
@@ -133,9 +134,11 @@ def choose_holdout(runs: Runs, holdout: str | Bool[np.ndarray, " runs"] | None) 
             )
         return mask
     key, _, count = holdout.partition(":")
+    if count.endswith("%") and count[:-1].isdigit():
+        count = str(round(len(runs) * int(count[:-1]) / 100))
     orders = {"lowest": runs.loss, "longest": -runs.tokens, "largest": -runs.n_active}
     if key not in orders or not count.isdigit():
-        raise InputError(f"holdout is {holdout!r}; write lowest:30, longest:30, largest:30 or none")
+        raise InputError(f"holdout is {holdout!r}; write lowest:30, longest:12%, largest:5 or none")
     if int(count) >= len(runs):
         raise InputError(f"holdout {holdout!r} keeps none of the {len(runs)} runs to fit; hold out fewer")
     mask = np.zeros(len(runs), dtype=bool)
