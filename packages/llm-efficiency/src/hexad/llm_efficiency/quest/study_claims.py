@@ -1,4 +1,4 @@
-"""What the study claims, written before it was measured: thresholds for models of 0.7 million parameters."""
+"""What the study claims, written before it was measured: thresholds for a model of half a million parameters."""
 
 from hexad.core.studies import Claim
 

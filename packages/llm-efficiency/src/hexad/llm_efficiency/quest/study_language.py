@@ -53,9 +53,9 @@ class Config:
     batch: int = 8
     context: int = 128
     hidden: int = 128
-    layers: int = 3
+    layers: int = 2
     heads: int = 4
-    test_windows: int = 512
+    test_windows: int = 256
     digits_epochs: int = 40
     rates: tuple[float, ...] = ()
     first_seed: int = 0
