@@ -1,4 +1,4 @@
-"""What the study claims, written before it was measured: thresholds for a model of half a million parameters."""
+"""What the study claims, written before it was measured; thresholds for a model of half a million weights."""
 
 from hexad.core.studies import Claim
 
