@@ -113,7 +113,7 @@ def _starts(fixed: Mapping[str, float], count: int, generator: np.random.Generat
     ]
 
 
-def _check(runs: Runs, law: LawKind, fixed: Mapping[str, float], free: int) -> None:
+def _check(runs: Runs, law: LawKind, held: Mapping[str, float], free: int) -> None:
     """Refuse runs that cannot determine the law."""
     if runs.distinct < max(free, LEAST_RUNS if law == "joint" else 0):
         rest = " (or fit law='chinchilla', which has 5)" if law == "joint" else ""
@@ -121,6 +121,14 @@ def _check(runs: Runs, law: LawKind, fixed: Mapping[str, float], free: int) -> N
             f"{runs.distinct} distinct runs to fit cannot determine the {free} coefficients of the {law} "
             f"law; add runs, or hold out fewer{rest}"
         )
+    # Through two sizes goes a power law with any c.
+    least = 2 if "c" in held else 3
+    for name, column in (("n_active", runs.n_active), ("tokens", runs.tokens)):
+        if (law != "clark" or name == "n_active") and len(np.unique(column)) < least:
+            raise InputError(
+                f"the runs to fit have {len(np.unique(column))} value(s) of {name}, and its exponent beside c needs "
+                f"{least}; add runs, or hold out fewer"
+            )
     if law != "chinchilla" and len(np.unique(runs.experts)) < 2:
         raise InputError(
             f"all runs have {runs.experts[0]:g} expert(s), so nothing is known of E; fit law='chinchilla', "
@@ -207,6 +215,8 @@ def fit(
                 continue
             if polish:
                 value, theta = settle(objective, theta, free)
+            if not np.isfinite(np.array(list(from_vector(theta).values()))[free]).all():
+                continue  # it ran off to coefficients that are no numbers
         residuals = errors(theta)
         score = value
         if select == "both" and held_out.any():

@@ -13,7 +13,7 @@ from hexad.llm_efficiency.moe_laws.law import JointMoELaw
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils import Tags
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 except ImportError:
     raise MissingExtraError(
         'JointMoERegressor needs scikit-learn 1.6 or later; run: pip install "hexad-llm-efficiency[sklearn]"'
@@ -72,6 +72,7 @@ class JointMoERegressor(RegressorMixin, BaseEstimator):
             y: shape (runs,): nats per token.
         """
         table, losses = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
+        check_non_negative(table, type(self).__name__)
         self._check_features(table)
         runs = dict(zip(FEATURES, table.T, strict=True)) | {"loss": losses}
         self.result_ = fit(
@@ -95,4 +96,4 @@ class JointMoERegressor(RegressorMixin, BaseEstimator):
     @staticmethod
     def _check_features(table: np.ndarray) -> None:
         if table.shape[1] != len(FEATURES):
-            raise InputError(f"X has {table.shape[1]} columns; it must have 3: {', '.join(FEATURES)}")
+            raise InputError(f"X has {table.shape[1]} feature(s); it must have 3: {', '.join(FEATURES)}")
