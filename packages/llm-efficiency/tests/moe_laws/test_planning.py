@@ -154,7 +154,7 @@ def test_learning_rate():
 
 @dataclass(frozen=True)
 class SharedExpert(SwitchArch):
-    """One expert more that all tokens pass, keys and values of a quarter of the heads, and routing that costs."""
+    """One expert more that all tokens pass, a quarter of the keys and values, and routing that costs."""
 
     def active(self, width, experts=1):
         return super().active(width) + 9 * width**3 / 64

@@ -126,8 +126,8 @@ def _check(runs: Runs, law: LawKind, held: Mapping[str, float], free: int) -> No
     for name, column in (("n_active", runs.n_active), ("tokens", runs.tokens)):
         if (law != "clark" or name == "n_active") and len(np.unique(column)) < least:
             raise InputError(
-                f"the runs to fit have {len(np.unique(column))} value(s) of {name}, and its exponent beside c needs "
-                f"{least}; add runs, or hold out fewer"
+                f"the runs to fit have {len(np.unique(column))} value(s) of {name}; its exponent beside c "
+                f"needs {least}; add runs, or hold out fewer"
             )
     if law != "chinchilla" and len(np.unique(runs.experts)) < 2:
         raise InputError(
