@@ -61,11 +61,12 @@ class _RoundedProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g_y: Float[Tensor, "rows outputs"]) -> tuple[Tensor | None, ...]:
         x_levels, x_scale, x_mask, w_levels, w_scale, w_mask = ctx.saved_tensors
-        g_y = g_y.to(x_scale.dtype)
         g_x = g_w = None
         with torch.autocast(g_y.device.type, enabled=False):
             if ctx.needs_input_grad[0]:
-                g_x = _masked((g_y * w_scale.T).to(w_levels.dtype) @ w_levels, x_mask, x_scale.dtype)
+                # The scale goes into the weight, which is smaller than g_y.
+                w_q = (w_levels * w_scale).to(w_levels.dtype)
+                g_x = _masked(g_y.to(w_q.dtype) @ w_q, x_mask, x_scale.dtype)
             if ctx.needs_input_grad[1]:
                 g_w = _masked((g_y * x_scale).to(x_levels.dtype).T @ x_levels, w_mask, w_scale.dtype)
         return g_x, g_w, None, None, None
