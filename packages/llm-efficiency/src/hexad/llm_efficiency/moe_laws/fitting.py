@@ -113,6 +113,35 @@ def _starts(fixed: Mapping[str, float], count: int, generator: np.random.Generat
     ]
 
 
+def _end(
+    objective: Objective, start: Vector, free: np.ndarray, polish: bool, near: bool = False
+) -> tuple[float, Vector] | None:
+    """Where a start leads, value and vector; None where it runs off to coefficients that are no numbers.
+
+    From `near` a minimum the Gauss-Newton steps suffice.
+    """
+    theta, value = start, 0.0
+    with np.errstate(all="ignore"):  # a line search may step where terms overflow, and steps back
+        if not (near and polish):
+            value, theta = descend(objective, theta, free)
+        if polish and np.isfinite(value):
+            value, theta = settle(objective, theta, free)
+        coefficients = np.array(list(from_vector(theta).values()))
+    return (value, theta) if np.isfinite(value) and np.isfinite(coefficients[free]).all() else None
+
+
+def _check_fixed(fixed: Mapping[str, float]) -> None:
+    """Refuse coefficients that no law can have."""
+    for name, value in fixed.items():
+        check_choice("coefficient", name, COEFFICIENTS, "in fixed")
+        if name in ("a", "b", "c", "e_start"):
+            check_range(name, value, 0, low_open=name != "c")
+        elif name != "e_max":
+            check_range(name, value)
+    if not fixed.get("e_max", np.inf) > fixed.get("e_start", 1):
+        raise InputError(f"e_max is fixed at {fixed['e_max']!r}; it must be larger than e_start")
+
+
 def _check(runs: Runs, law: LawKind, held: Mapping[str, float], free: int) -> None:
     """Refuse runs that cannot determine the law."""
     if runs.distinct < max(free, LEAST_RUNS if law == "joint" else 0):
@@ -188,9 +217,8 @@ def fit(
     check_choice("reduction", reduction, ("sum", "mean"))
     check_choice("select", select, ("train", "both"))
     check_range("huber_delta", huber_delta, 0, low_open=True)
+    _check_fixed(fixed or {})
     held = {**FORMS[law], **(fixed or {})}
-    for name in fixed or {}:
-        check_choice("coefficient", name, COEFFICIENTS, "in fixed")
     free = np.array([name not in held for name in COEFFICIENTS])
     table = Runs.of(runs)
     held_out = choose_holdout(table, holdout)
@@ -205,18 +233,14 @@ def fit(
     def errors(theta: np.ndarray) -> np.ndarray:
         return np.exp(whole.log_loss(theta)[0]) - table.loss
 
-    ends: list[tuple[float, float, np.ndarray]] = []
+    ends: list[tuple[float, float, Vector]] = []
     steps = n_starts + bootstrap
     for done, start in enumerate(_starts(held, n_starts, generator)):
         tell(done / steps, f"start {done + 1} of {n_starts}")
-        with np.errstate(all="ignore"):  # a line search may step where terms overflow, and steps back
-            value, theta = descend(objective, start, free)
-            if not np.isfinite(value):
-                continue
-            if polish:
-                value, theta = settle(objective, theta, free)
-            if not np.isfinite(np.array(list(from_vector(theta).values()))[free]).all():
-                continue  # it ran off to coefficients that are no numbers
+        end = _end(objective, start, free, polish)
+        if end is None:
+            continue
+        value, theta = end
         residuals = errors(theta)
         score = value
         if select == "both" and held_out.any():
@@ -234,8 +258,8 @@ def fit(
         tell((n_starts + done) / steps, f"bootstrap {done + 1} of {bootstrap}")
         drawn = generator.integers(len(kept), size=len(kept))
         sample = Objective(kept[drawn], rows[drawn] / rows[drawn].mean(), huber_delta, reduction)
-        with np.errstate(all="ignore"):
-            draws.append((settle if polish else descend)(sample, best, free)[1])
+        end = _end(sample, best, free, polish, near=True)
+        draws += [] if end is None else [end[1]]
     residuals = errors(best)
     return FitResult(
         law=_law(law, best, kept),
