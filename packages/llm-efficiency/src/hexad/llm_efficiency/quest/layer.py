@@ -53,7 +53,8 @@ class _RoundedProduct(torch.autograd.Function):
                 raise InputError("the input of a QuestLinear holds NaN or infinity")
         w_levels, w_scale, w_mask = _rounded(w_h, w_rule)
         x_levels, w_levels = x_levels.to(dtype), w_levels.to(dtype)
-        y = (x_levels @ w_levels.T).to(x_h.dtype).mul_(x_scale).mul_(w_scale.T)
+        # In the order of the packed layer's kernel, so that models of many layers agree to the bit.
+        y = (x_levels @ w_levels.T).to(x_h.dtype).mul_(x_scale * w_scale.T)
         ctx.save_for_backward(x_levels, x_scale, x_mask, w_levels, w_scale, w_mask)
         return y.to(dtype)
 
