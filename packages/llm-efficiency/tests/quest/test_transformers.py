@@ -113,6 +113,17 @@ def test_layers_that_a_filter_chose_are_chosen_again(tmp_path):
     assert torch.equal(logits(again), logits(model))
 
 
+def test_a_model_inside_another_remembers_too(tmp_path):
+    class Wrapper(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = llama()
+
+    model = prepare(Wrapper(), QuestConfig(2, 2)).inner
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path)), logits(model))
+
+
 def test_tied_embeddings_and_other_dtypes(tmp_path):
     llama(tied=True).save_pretrained(tmp_path / "plain")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.bfloat16)

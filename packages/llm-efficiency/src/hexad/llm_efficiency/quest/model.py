@@ -92,9 +92,17 @@ def convert(model: Model) -> Model:
 
 
 def _tell_transformers(model: nn.Module) -> None:
-    """Note the quantisation in a transformers model; who has not imported transformers has none."""
+    """Note the quantisation in a transformers model, or those inside a model of another kind.
+
+    Who has not imported transformers has none.
+    """
     library = sys.modules.get("transformers.modeling_utils")
-    if library is not None and isinstance(model, library.PreTrainedModel):
+    if library is None:
+        return
+    if not isinstance(model, library.PreTrainedModel):
+        for child in model.children():
+            _tell_transformers(child)
+    elif quantised_layers(model):
         from hexad.llm_efficiency.quest.transformers import attach
 
         attach(model)
