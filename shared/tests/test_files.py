@@ -80,7 +80,7 @@ def test_a_misspelt_file_gets_a_hint(tmp_path):
 def test_wrong_values_are_named_with_their_bounds():
     with pytest.raises(InputError, match=r"tau is 1\.5; it must lie in \[0, 1\]"):
         check_range("tau", 1.5, 0, 1)
-    with pytest.raises(InputError, match=r"rate is 0; it must lie in \(0, inf\]"):
+    with pytest.raises(InputError, match=r"rate is 0; it must lie in \(0, inf\)"):
         check_range("rate", 0, 0, low_open=True)
     for bad in (float("nan"), float("inf")):
         with pytest.raises(InputError):
@@ -125,3 +125,14 @@ def test_a_file_to_write_gets_its_folder(tmp_path):
         writable_file(tmp_path / "deep")
     with pytest.raises(InputError, match=r"folder of output .*a\.txt is a file; name a folder"):
         writable_file(path / "b.txt")
+
+
+def test_a_private_file_put_in_place_gets_the_rights_of_any_new_file(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with atomic_path(tmp_path / "a") as temporary:
+            temporary.unlink()
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644

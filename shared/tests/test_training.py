@@ -235,3 +235,10 @@ def test_a_learning_rate_in_a_tensor_is_stored(tmp_path):
 def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         TrainingConfig(**({"steps": 1} | settings))
+
+
+def test_a_run_goes_on_with_its_own_identity_alone(tmp_path):
+    run(tmp_path, identity={"data": "abc", "classes": [1, 2]})
+    run(tmp_path, identity={"classes": [1, 2], "data": "abc"})
+    with pytest.raises(InputError, match=r"other settings \(data: abc -> abd\); name another folder"):
+        run(tmp_path, identity={"data": "abd", "classes": [1, 2]})

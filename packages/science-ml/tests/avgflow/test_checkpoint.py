@@ -102,3 +102,15 @@ def test_networks_of_others_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match="a Linear cannot be saved"):
         save_checkpoint(tmp_path / "a.safetensors", foreign)
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    broken = checkpoint()
+    next(broken.model.parameters()).data[0] = float("nan")
+    save_checkpoint(tmp_path / "a.safetensors", broken)
+    with pytest.raises(InputError, match=r"a\.safetensors holds weights that are not finite"):
+        load_checkpoint(tmp_path / "a.safetensors")
+
+
+def test_shipped_networks_go_by_their_kind():
+    assert load_checkpoint("reflow").kind == "reflow"

@@ -10,6 +10,7 @@ import pytest
 from rdkit import Chem
 
 from hexad.core.cli import main
+from hexad.science_ml.avgflow import generator
 from hexad.science_ml.avgflow.ensembles import EmbedConfig, make_ensemble
 from hexad.science_ml.avgflow.molecules import canonical_smiles
 
@@ -145,6 +146,9 @@ def test_evaluate_beside_etkdg_and_from_a_file(run, base):
     assert code == 0, err
     assert "100.0 %" in out
     assert "3 molecules" in out
+    references = len(Chem.SDMolSupplier("data.sdf"))
+    assert f"3 molecules, {references} conformers" in out
+    assert out.splitlines()[1].split()[-1] == "0", "none has failed: nobody was asked for more"
     write_sdf(Path("other.sdf"), ["CCN"])
     code, _, err = run("evaluate", "data.sdf", "--generated", "other.sdf")
     assert code == 2
@@ -165,6 +169,11 @@ def test_evaluate_beside_etkdg_and_from_a_file(run, base):
         (("sample", "CCO", "--device", "cuda:99"), "--device 'cuda:99' is not there"),
         (("sample", "CCO", "-c", "bad.safetensors"), "cannot be read"),
         (("sample", "CS"), "element S"),
+        (("sample", ""), "give a file of molecules or a SMILES"),
+        (("sample", "nothere"), "there is no file of that name"),
+        (("sample", "data.sdf", "-o", "data.sdf"), "is the file that is read"),
+        (("sample", "data.sdf", "-o", "run/../data.sdf"), "is the file that is read"),
+        (("evaluate", "data.sdf", "--generated", "data.sdf", "--steps", "2"), "leave out --checkpoint"),
         (("evaluate", "data.sdf", "--delta", "0"), "--delta"),
         (("evaluate", "data.sdf", "--limit", "0"), "--limit"),
         (("train", "data.sdf", "--steps", "0"), "steps"),
@@ -200,3 +209,72 @@ def test_bad_molecules_are_skipped_on_request(run, base):
     assert code == 0
     assert err.count("left out") == 2
     assert "10 conformers of 1 molecule" in out
+
+
+def test_a_run_refuses_other_data_and_its_own_teacher(run, base):
+    write_sdf(Path("other.sdf"), ["CCCN", "CC(C)=N", "C[C@H](Cl)CO"])
+    before = base.read_bytes()
+    code, _, err = run("train", "other.sdf", "--out", "run", "--steps", "3", *TINY)
+    assert code == 2
+    assert "other settings (data: " in err
+    assert base.read_bytes() == before
+    options = ("--pairs", "1", "--teacher-steps", "1", "--steps", "1", "--batch-size", "2", "--out", "run")
+    Path("mols.smi").write_text("CCCO\nCC=O\n")
+    assert run("reflow", base, "mols.smi", *options)[0] == 0
+    before = Path("run/reflow.safetensors").read_bytes()
+    code, _, err = run("reflow", "run/reflow.safetensors", "mols.smi", *options)
+    assert code == 2
+    assert "would be overwritten" in err
+    assert Path("run/reflow.safetensors").read_bytes() == before
+
+
+def test_ctrl_c_keeps_the_molecules_that_are_done(run, base, monkeypatch):
+    monkeypatch.setattr(generator, "BLOCK", 2)
+    Path("mols.smi").write_text("CCO\nCCC\nCCN\n".replace("N", "F"))
+    arguments = ("sample", "mols.smi", "-c", base, "--steps", "1", "-n", "2", "-o", "a.sdf")
+    assert run(*arguments)[0] == 0
+    whole = Path("a.sdf").read_text()
+    integrate, calls = generator.ConformerGenerator._integrate, []
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return integrate(*given)
+
+    monkeypatch.setattr(generator.ConformerGenerator, "_integrate", interrupted)
+    code, out, err = run(*arguments)
+    assert code == 130
+    assert "a.sdf holds 2 of 3 molecules" in err
+    assert "4 conformers of 2 molecules" in out
+    assert whole.startswith(Path("a.sdf").read_text())
+    assert whole.count("$$$$") == 6
+
+
+def test_a_molecule_that_comes_again_gets_other_conformers(run, base):
+    Path("mols.smi").write_text("CCO first\nCCO second\n")
+    code, _, err = run("sample", "mols.smi", "-c", base, "--steps", "1", "-n", "1", "-o", "a.sdf")
+    assert code == 0
+    assert "note: 1 of 2 molecules are there before" in err
+    first, second = (mol.GetConformer().GetPositions() for mol in Chem.SDMolSupplier("a.sdf", removeHs=False))
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_relaxed_conformers_of_the_wrong_kind_are_failures(run, base, monkeypatch):
+    from hexad.science_ml.avgflow import metrics
+
+    relax = metrics.relax
+
+    def losing(mol, iterations):
+        relaxed, energies = relax(mol, iterations)
+        relaxed.RemoveConformer(1)
+        return relaxed, np.delete(energies, 1)
+
+    monkeypatch.setattr(metrics, "relax", losing)
+    arguments = ("CCCO", "-c", base, "--steps", "1", "-n", "3", "-o", "a.sdf", "--relax", "5", "--json")
+    code, out, err = run("sample", *arguments)
+    assert code == 0
+    assert json.loads(out)["molecules"][0]["ids"] == [0, -1, 1]
+    assert "1 conformers failed" in err
+    written = list(Chem.SDMolSupplier("a.sdf", removeHs=False))
+    assert [mol.GetIntProp("conformer") for mol in written] == [0, 1]

@@ -78,12 +78,16 @@ def test_what_cannot_be_trained_on_is_named(tmp_path):
     flat = Chem.AddHs(Chem.MolFromSmiles("CCO"))
     rdDepictor.Compute2DCoords(flat)
     write_sdf(tmp_path / "flat.sdf", [flat])
+    squeezed = ensemble.molecule()
+    squeezed.GetConformer().SetPositions(0.2 * squeezed.GetConformer().GetPositions())
+    write_sdf(tmp_path / "squeezed.sdf", [squeezed])
     (tmp_path / "a.csv").write_text("CCO\n")
     (tmp_path / "bad.pkl").write_bytes(pickle.dumps([1, 2]))
     (tmp_path / "none").mkdir()
     for name, message in (
         ("heavy.sdf", "lacks hydrogens"),
         ("flat.sdf", "flat .2D. coordinates"),
+        ("squeezed.sdf", "record 1 .*: two atoms of CCCO are 0.* Angstrom apart"),
         ("a.csv", "unknown suffix"),
         ("missing.sdf", "does not exist"),
         ("none", "holds no .pickle"),

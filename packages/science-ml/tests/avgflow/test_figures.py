@@ -46,3 +46,14 @@ def test_bad_lists_are_refused(butanol):
         draw_overlays([])
     with pytest.raises(InputError, match="1 molecules and 2 titles"):
         draw_overlays([butanol.molecule()], titles=["a", "b"])
+
+
+def test_nonsense_is_refused(butanol):
+    mol = butanol.molecule()
+    with pytest.raises(InputError, match="columns is 0"):
+        draw_overlays([mol], columns=0)
+    with pytest.raises(InputError, match="conformers is 0"):
+        draw_overlays([mol], conformers=0)
+    mol.GetConformer().SetAtomPosition(0, (np.nan, 0, 0))
+    with pytest.raises(InputError, match="not finite"):
+        draw_overlays([mol])

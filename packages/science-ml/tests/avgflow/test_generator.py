@@ -208,3 +208,42 @@ def test_noise_is_centred_and_normal(alanine, monkeypatch):
     assert x0.mean(dim=1).abs().max() < 1e-5
     # Centring takes 1 / n of the variance; 2000 draws of 13 atoms give the variance to 1 %.
     assert x0.var().item() == pytest.approx(12 / 13, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_confs": 2.5}, "num_confs is 2.5"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"seed": "a"}, "seed is 'a'"),
+    ],
+)
+def test_numbers_that_are_not_whole_are_refused(alanine, arguments, message):
+    with pytest.raises(InputError, match=message):
+        generator_of(alanine).embed("CCO", **arguments)
+
+
+def test_a_smiles_has_no_conformers_to_replace(alanine):
+    with pytest.raises(InputError, match="give an RDKit molecule"):
+        generator_of(alanine).embed_multiple_confs("CCO")
+
+
+def test_blocks_and_threads_change_nothing(alanine, monkeypatch):
+    other = make_ensemble("CCCCO", ONE)
+    generator = generator_of(alanine, other)
+    mols = [generator.prepare(ensemble.smiles) for ensemble in (alanine, other, alanine)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole = generator.sample(mols, [3, 2, 3], steps=3)
+        monkeypatch.setitem(module.MAX_PAIRS, "cpu", 1)
+        threaded = generator.sample(mols, [3, 2, 3], steps=3)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.setattr(module, "BLOCK", 1)
+    blocks = generator.sample(mols, [3, 2, 3], steps=3)
+    for one, two, three in zip(whole, threaded, blocks, strict=True):
+        np.testing.assert_allclose(one.positions, two.positions, atol=1e-5)
+        np.testing.assert_allclose(one.positions, three.positions, atol=1e-5)
+    assert np.abs(whole[0].positions - whole[2].positions).max() > 0.1, "a molecule again is drawn again"

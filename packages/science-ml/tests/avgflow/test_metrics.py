@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from rdkit import Chem
 from rdkit.Chem import rdDistGeom, rdMolAlign
 
@@ -38,7 +39,7 @@ def test_matrix_is_get_best_rms_of_each_pair():
 def test_rotation_symmetry_and_numbering_cost_nothing():
     mol = embedded("Cc1ccc(C(F)(F)F)cc1", 2)
     positions = conformer_positions(mol)
-    turned = positions @ random_rotations(2).double().numpy() + 5.0
+    turned = positions @ random_rotations(2, dtype=torch.float64).numpy() + 5.0
     assert np.abs(np.diag(rmsd_matrix(mol, with_conformers(mol, turned)))).max() < 1e-6
     order = np.random.default_rng(0).permutation(mol.GetNumAtoms())
     assert np.abs(np.diag(rmsd_matrix(mol, Chem.RenumberAtoms(mol, order.tolist())))).max() < 1e-6
@@ -90,7 +91,7 @@ def test_bad_input_is_refused():
         (lambda: conformer_metrics(mol, mol, 0.0), "delta"),
         (lambda: conformer_metrics(mol, mol, requested=1), "requested is 1"),
         (lambda: mean_metrics([]), "no molecules"),
-        (lambda: mmff_energies(read_molecule("CCCO")), "no conformers"),
+        (lambda: mmff_energies(read_molecule("CCCO")), "has no conformer"),
         (lambda: mmff_energies(embedded("CB(O)O", 1)), "no parameters for CB"),
         (lambda: relax(mol, 0), "iterations"),
     ):
@@ -105,3 +106,23 @@ def test_relaxing_lowers_the_energy_and_leaves_the_original():
     assert (energies < before - 0.5).all()
     assert np.abs(mmff_energies(relaxed) - energies).max() < 1e-6
     assert (mmff_energies(mol) == before).all()
+
+
+def test_relaxing_removes_what_becomes_another_stereoisomer():
+    mol = embedded("C[C@H](N)C(=O)O", 3)
+    mol.GetConformer(1).SetPositions(-mol.GetConformer(1).GetPositions())
+    relaxed, energies = relax(mol, 500)
+    assert [conformer.GetId() for conformer in relaxed.GetConformers()] == [0, 2]
+    assert mol.GetNumConformers() == 3
+    assert np.abs(mmff_energies(relaxed) - energies).max() < 1e-6
+
+
+def test_what_mmff_cannot_relax_is_refused():
+    mol = embedded("CCO", 1)
+    with pytest.raises(InputError, match="lacks hydrogens"):
+        relax(Chem.RemoveHs(mol))
+    mol.GetConformer().SetAtomPosition(0, (math.nan, 0, 0))
+    with pytest.raises(InputError, match="not finite"):
+        relax(mol)
+    with pytest.raises(InputError, match="needs an RDKit molecule"):
+        relax("CCO")

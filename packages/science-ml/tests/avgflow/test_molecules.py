@@ -26,6 +26,8 @@ from hexad.science_ml.avgflow.molecules import (
         ("*C", "element \\*"),
         ("C" * 70, "at most 200"),
         ("[NH3]->[Cu]", "dative bond"),
+        ("C[S@TB1](F)(F)(Cl)N", "stereochemistry of the kind trigonalbipyramidal at atom 1"),
+        ("CC=[C@]=CC", "stereochemistry of the kind axis at atom 2"),
     ],
 )
 def test_bad_smiles_are_refused_with_the_reason(smiles: str, message: str):
@@ -100,7 +102,7 @@ def test_files_that_hold_nothing_or_something_else(tmp_path):
         ("empty.smi", "holds no molecule"),
         ("binary.smi", "not text"),
         ("mols.mol2", "unknown suffix"),
-        ("broken.sdf", "record 1: the record cannot be read"),
+        ("broken.sdf", "record 1: the record is damaged"),
         ("missing.smi", "does not exist"),
     ):
         with pytest.raises(InputError, match=message):
@@ -118,3 +120,35 @@ def test_sdf_takes_its_stereochemistry_from_the_coordinates(tmp_path):
         writer.write(mirrored)
     names = [canonical_smiles(mol) for _, mol in read_file(path)]
     assert names == ["C[C@H](F)Cl", "C[C@@H](F)Cl"]
+
+
+def test_atropisomers_are_refused_as_no_conformer_is_checked_for_them():
+    mol = Chem.MolFromSmiles("Cc1cccc(F)c1-c1c(C)cccc1Cl")
+    assert read_molecule(mol).GetNumAtoms() == 28
+    bond = mol.GetBondWithIdx(7)
+    bond.SetStereoAtoms(1, 9)
+    bond.SetStereo(Chem.BondStereo.STEREOATROPCW)
+    with pytest.raises(InputError, match="is an atropisomer about bond 7"):
+        read_molecule(mol)
+
+
+def test_what_is_no_molecule_is_refused():
+    with pytest.raises(InputError, match="a SMILES or an RDKit molecule, not 5"):
+        read_molecule(5)
+
+
+def test_extensions_of_smiles_are_no_names(tmp_path):
+    (tmp_path / "a.smi").write_text("CCO |$a;b;c$| named one\nCCN |bar\n")
+    assert [name for name, _ in read_file(tmp_path / "a.smi")] == ["named one", "|bar"]
+    (tmp_path / "b.smi").write_text("Cc1cccc(F)c1-c1c(C)cccc1Cl |wU:7.7|\n")
+    with pytest.raises(InputError, match=r"b\.smi, line 1: .* atropisomer"):
+        list(read_file(tmp_path / "b.smi"))
+
+
+def test_titles_in_latin_1_are_read(tmp_path):
+    mol = Chem.AddHs(Chem.MolFromSmiles("CCO"))
+    rdDistGeom.EmbedMolecule(mol, randomSeed=1)
+    mol.SetProp("_Name", "TITLE")
+    block = Chem.MolToMolBlock(mol).encode().replace(b"TITLE", b"\xe9thanol", 1)
+    (tmp_path / "a.sdf").write_bytes(block + b"$$$$\n")
+    assert [name for name, _ in read_file(tmp_path / "a.sdf")] == ["éthanol"]

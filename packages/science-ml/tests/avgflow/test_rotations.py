@@ -221,3 +221,31 @@ def test_second_derivatives_are_refused_and_not_wrong():
     (gradient,) = torch.autograd.grad(matrix_fisher_mean(F)[0].sum(), F, create_graph=True)
     with pytest.raises(RuntimeError, match=r"does not require grad|once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("F", "message"),
+    [
+        (torch.eye(3).long(), "F holds torch.int64 numbers"),
+        (torch.eye(3).cfloat(), "F holds torch.complex64 numbers"),
+        (np.eye(3), "F is a ndarray"),
+        (1e21 * torch.eye(3, dtype=torch.float64), "beyond 1e\\+20"),
+    ],
+)
+def test_other_numbers_are_refused(F, message):
+    with pytest.raises(InputError, match=message):
+        matrix_fisher_mean(F)
+
+
+def test_few_nodes_are_refused():
+    with pytest.raises(InputError, match="nodes is 4; it must be a whole number of at least 32"):
+        matrix_fisher_mean(torch.eye(3), nodes=4)
+
+
+def test_the_largest_entries_give_the_rotation_of_kabsch():
+    turn = random_rotations(1, torch.Generator().manual_seed(0), dtype=torch.float64)[0]
+    F = turn @ torch.diag(torch.tensor([1.0, 0.5, 0.3], dtype=torch.float64)) * 9e19
+    mean, log_c = matrix_fisher_mean(F)
+    # F = U diag(s) with a positive definite second factor, whose nearest rotation is U itself.
+    assert (mean - turn).abs().max() < 1e-6
+    assert torch.isfinite(log_c)

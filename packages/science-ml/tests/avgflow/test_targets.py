@@ -212,3 +212,16 @@ def test_positions_off_centre_are_refused_where_centring_is_off(clouds):
         averaged_target(x + 1, X, t, centred=True)
     with pytest.raises(InputError, match=r"X is .* off its centre"):
         averaged_target(x, X + 1, t, centred=True)
+
+
+def test_wrong_kinds_of_numbers_and_empty_sets_are_refused():
+    x, X, t = torch.zeros(2, 4, 3), torch.zeros(2, 1, 4, 3), torch.zeros(2)
+    for arguments, message in (
+        ((x.long(), X, t), "x holds torch.int64"),
+        ((x, X.numpy(), t), "X is a ndarray"),
+        ((x, X, 0.5), "t is a float"),
+        ((x, X[:, :0], t), "no conformer"),
+        ((x, X, t, None, torch.tensor([[True] * 4, [False] * 4])), "without atoms"),
+    ):
+        with pytest.raises(InputError, match=message):
+            averaged_velocity(*arguments)

@@ -1,6 +1,7 @@
 """Batches of like size, averaged weights, resuming, and whether training teaches anything."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -197,3 +198,26 @@ def test_bad_data_is_refused(tmp_path):
 def test_nonsense_is_refused(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         FlowTrainingConfig(**({"steps": 1} | settings))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"frames": frames(seed=1)}, "data: "),
+        ({"matcher": FlowMatcher("kabsch")}, "objective: avg -> kabsch"),
+        ({"matcher": FlowMatcher(times="mixed")}, "times: uniform -> mixed"),
+        ({"config": {"conformers": 1}}, "conformers: 2 -> 1"),
+        ({"config": {"precision": "bfloat16"}}, "matrix products: float32 -> bfloat16"),
+        ({"sizes": {"layers": 2}}, "network: EquivariantFlow"),
+        ({"seed": 1}, "first weights: "),
+    ],
+)
+def test_a_run_goes_on_with_its_own_data_network_and_objective_alone(tmp_path, change, message):
+    settings = {"steps": 2, "batch_size": 2, "warmup": 1, "conformers": 2}
+    train_base(fresh(), GRAPHS, frames(), FlowTrainingConfig(**settings), tmp_path)
+    torch.manual_seed(change.get("seed", 0))
+    network = EquivariantFlow(dataclasses.replace(SIZES, **change.get("sizes", {})))
+    config = FlowTrainingConfig(**(settings | change.get("config", {})))
+    data, matcher = change.get("frames", frames()), change.get("matcher", FlowMatcher())
+    with pytest.raises(InputError, match=f"other settings .*{message}"):
+        train_base(network, GRAPHS, data, config, tmp_path, matcher)

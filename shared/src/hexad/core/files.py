@@ -28,8 +28,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Generator[Path]:
     temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(6)}{target.suffix}")
     # Not mkstemp, whose files are private: a result should have the rights that any new file has.
     os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+    rights = temporary.stat().st_mode
     try:
         yield temporary
+        temporary.chmod(rights)  # safetensors puts a private file in its place
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)

@@ -13,7 +13,7 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,6 +117,7 @@ def train(
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
     collate: Callable[[list], Any] | None = None,
     progress: Callable[[float, str], None] | None = None,
+    identity: Mapping[str, Any] | None = None,
 ) -> Float[np.ndarray, " steps"]:
     """Train `model` in place and return the loss of every step.
 
@@ -130,6 +131,8 @@ def train(
         scheduler: stepped once a step.
         collate: as in `torch.utils.data.DataLoader`.
         progress: called as `progress(fraction, "loss 1.23")`.
+        identity: what else the run depends on, by name, as JSON values: a digest of the data, the first
+            weights, options of the loss. A run goes on only with the same.
 
     Raises:
         InputError: an empty dataset, a batch smaller than the number of devices, a folder that cannot be
@@ -149,7 +152,8 @@ def train(
     np.random.seed(config.seed % 2**32)  # noqa: NPY002 - the global generator is what augmentations use
     torch.manual_seed(config.seed)
     compared = ("batch_size", "seed", "clip_norm", "precision")
-    settings = {key: value for key, value in asdict(config).items() if key in compared}
+    settings = json.loads(json.dumps(dict(identity or {})))
+    settings |= {key: value for key, value in asdict(config).items() if key in compared}
     settings |= {"length": length} | _described(optimizer)
     if scheduler is not None:
         state = _plain(scheduler.state_dict())
@@ -343,7 +347,7 @@ def _resume(
             logger.warning("checkpoint %s is damaged (%s); set aside as %s", path, error, aside.name)
             continue
         changed = [
-            f"{key}: {meta['settings'][key]} -> {value}"
+            f"{key}: {meta['settings'][key]!s:.60} -> {value!s:.60}"
             for key, value in settings.items()
             if meta["settings"].get(key, value) != value  # a key that is not stored is of a later version
         ]

@@ -43,7 +43,8 @@ def check_range(
     high_open: bool = False,
 ) -> float:
     """Return `value` if it is a finite number in the interval, else raise `InputError`."""
-    bounds = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    open_low, open_high = low_open or math.isinf(low), high_open or math.isinf(high)
+    bounds = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     try:
         good = math.isfinite(value)
     except TypeError:

@@ -5,6 +5,7 @@ No pickle is read or written.
 
 import json
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path
-from hexad.core.validation import check_choice, check_file, check_range
+from hexad.core.validation import check_choice, check_file, check_path, check_range
 from hexad.science_ml.avgflow.equivariant import EquivariantFlow, EquivariantFlowConfig
 from hexad.science_ml.avgflow.network import ConformerFlow, ConformerFlowConfig
 
@@ -110,13 +111,22 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint, *, dtype: torch.dt
         save_file(weights, temporary, metadata={"avgflow": json.dumps(described)})
 
 
+def shipped_path(name: str | Path) -> Path:
+    """The path of the shipped network of that kind, else the path itself."""
+    if str(name) in KINDS:
+        return Path(str(resources.files("hexad.science_ml.avgflow") / "weights")) / f"{name}.safetensors"
+    return check_path(name, "checkpoint")
+
+
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read what `save_checkpoint` wrote; weights come back as float32.
+    """Read what `save_checkpoint` wrote, or by its kind a network that the package holds.
+
+    Weights come back as float32.
 
     Raises:
         InputError: no such file, or it is damaged, of another kind, or of a newer format.
     """
-    path = check_file(path, "checkpoint")
+    path = check_file(shipped_path(path), "checkpoint")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -131,6 +141,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             )
         model = build(described["architecture"], described["config"])
         model.load_state_dict(weights)
+        if not all(bool(weight.isfinite().all()) for weight in weights.values()):
+            raise InputError(f"checkpoint {path} holds weights that are not finite")
         return Checkpoint(
             model.eval(),
             described["kind"],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from rdkit import Chem
+from scipy.spatial.distance import pdist
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_file
@@ -20,6 +21,8 @@ from hexad.science_ml.avgflow.molecules import (
     read_molecule,
 )
 
+CLOSEST = 0.4
+"""Angstrom between two atoms of a conformer at least; hydrogen's bond to itself is 0.74 long."""
 PICKLES = (".pickle", ".pkl")
 
 
@@ -80,7 +83,13 @@ def _in_order(mol: Chem.Mol, name: str, where: str) -> np.ndarray:
         raise InputError(
             f"{where}: {name} cannot be matched to its own SMILES; write it with another program"
         )
-    return conformer_positions(mol)[:, list(order)]
+    positions = conformer_positions(mol)[:, list(order)]
+    nearest = min(float(pdist(frame).min()) for frame in positions)
+    if nearest < CLOSEST:
+        raise InputError(
+            f"{where}: two atoms of {name} are {nearest:.2g} Angstrom apart; its coordinates are wrong"
+        )
+    return positions
 
 
 def _sdf(

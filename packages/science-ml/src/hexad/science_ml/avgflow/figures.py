@@ -13,7 +13,9 @@ from rdkit.Chem import rdMolAlign
 
 from hexad.core.errors import InputError
 from hexad.core.plots import new_figure
+from hexad.core.validation import check_count
 from hexad.science_ml.avgflow.metrics import rmsd_matrix
+from hexad.science_ml.avgflow.molecules import conformer_positions
 
 ELEMENT_COLOURS = {
     "C": "#404040", "N": "#0072B2", "O": "#D55E00", "S": "#E69F00", "F": "#009E73", "Cl": "#009E73",
@@ -39,13 +41,18 @@ def draw_overlays(
         conformers: at most, in a panel.
 
     Raises:
-        InputError: no molecules, or not as many references or titles.
+        InputError: no molecules, not as many references or titles, or coordinates that are not finite.
     """
+    check_count("columns", columns)
+    check_count("conformers", conformers)
     if not generated:
         raise InputError("there are no molecules to draw")
     for what, other in (("references", references), ("titles", titles)):
         if other is not None and len(other) != len(generated):
             raise InputError(f"there are {len(generated)} molecules and {len(other)} {what}")
+    for mol in (*generated, *(references or ())):
+        if mol.GetNumConformers():
+            conformer_positions(mol)
     columns = min(columns, len(generated))
     rows = math.ceil(len(generated) / columns)
     figure, axes = new_figure(2.7 * columns, 2.6 * rows, rows, columns, squeeze=False)

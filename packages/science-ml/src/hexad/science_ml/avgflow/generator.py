@@ -8,9 +8,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,27 +17,28 @@ from jaxtyping import Bool, Float
 from rdkit import Chem
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_choice, check_range
+from hexad.core.validation import check_choice, check_count
 from hexad.science_ml.avgflow.batching import MoleculeBatch, MoleculeGraph, collate, pad_coordinates
-from hexad.science_ml.avgflow.checkpoint import Checkpoint, load_checkpoint
+from hexad.science_ml.avgflow.checkpoint import KINDS, Checkpoint, load_checkpoint, shipped_path
 from hexad.science_ml.avgflow.ensembles import seed_of, with_conformers
 from hexad.science_ml.avgflow.features import featurize
 from hexad.science_ml.avgflow.molecules import read_molecule
 from hexad.science_ml.avgflow.sampling import Grid, Solver, integrate, time_grid
+from hexad.science_ml.avgflow.side_by_side import side_by_side
 from hexad.science_ml.avgflow.stereo import stereo_kept
 
 Precision = Literal["float32", "bfloat16"]
-SHIPPED = ("base", "reflow", "distilled")
 STEPS = {"base": 100, "reflow": 2, "distilled": 1}
 """Euler steps that each kind is sampled with (arXiv 2507.09785, section 4)."""
+BLOCK = 500
+"""Molecules sampled together: what is held in memory, and what Ctrl-C may lose."""
 MAX_PAIRS = {"cpu": 40_000, "cuda": 4_000_000}
 """Pairs of atoms in a batch of the network. What a CPU's caches hold is twice as fast as ten times of it."""
 
 
 def shipped_kinds() -> tuple[str, ...]:
     """The kinds of network that this package holds weights of."""
-    weights = resources.files("hexad.science_ml.avgflow") / "weights"
-    return tuple(kind for kind in SHIPPED if (weights / f"{kind}.safetensors").is_file())
+    return tuple(kind for kind in KINDS if shipped_path(kind).is_file())
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,6 @@ class ConformerGenerator:
         Raises:
             InputError: no such file, or it is no checkpoint.
         """
-        if str(path) in SHIPPED:
-            shipped = Path(str(resources.files("hexad.science_ml.avgflow") / "weights"))
-            path = shipped / f"{path}.safetensors"
         return cls(load_checkpoint(path), device, precision)
 
     def prepare(self, source: str | Chem.Mol, where: str = "") -> Chem.Mol:
@@ -154,6 +151,8 @@ class ConformerGenerator:
         Raises:
             InputError: as `embed`, or the molecule lacks hydrogens (call `Chem.AddHs` first).
         """
+        if not isinstance(mol, Chem.Mol):
+            raise InputError(f"mol is {mol!r:.60}; give an RDKit molecule, or use embed() for a SMILES")
         full = self.prepare(mol)
         if full.GetNumAtoms() != mol.GetNumAtoms():
             raise InputError("the molecule lacks hydrogens; call Chem.AddHs first, or use embed()")
@@ -177,47 +176,97 @@ class ConformerGenerator:
     ) -> list[Sampled]:
         """Conformers of many molecules, batched over molecules of like size.
 
+        On a CPU the batches run side by side, on as many cores as torch has threads.
+
         Args:
-            molecules: from `prepare`.
+            molecules: from `prepare`. One that is given several times gets other conformers each time.
             num_confs: of all, or of each.
             steps: as in `embed`, as the next five.
             seed: see there.
             attempts: see there.
             grid: see there.
             solver: see there.
-            progress: called as `progress(fraction, "320 conformers")`, anew for each attempt.
+            progress: called as `progress(fraction, "320 of 1000 molecules")`.
 
         Raises:
             InputError: as `embed`.
         """
-        counts = [num_confs] * len(molecules) if isinstance(num_confs, int) else list(num_confs)
+        options: dict[str, Any] = {"steps": steps, "seed": seed, "attempts": attempts}
+        return list(
+            self.iterate(molecules, num_confs, **options, grid=grid, solver=solver, progress=progress)
+        )
+
+    def iterate(
+        self,
+        molecules: Sequence[Chem.Mol],
+        num_confs: int | Sequence[int],
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        attempts: int = 3,
+        grid: Grid = "uniform",
+        solver: Solver = "euler",
+        progress: Callable[[float, str], None] | None = None,
+    ) -> Iterator[Sampled]:
+        """As `sample`, one molecule after the other, in blocks of `BLOCK`: nothing else is held in memory."""
+        counts = [num_confs] * len(molecules) if isinstance(num_confs, int) else num_confs
+        if not isinstance(counts, Sequence):
+            raise InputError(f"num_confs is {num_confs!r:.60}; it must be a whole number, or one a molecule")
         if len(counts) != len(molecules):
             raise InputError(f"num_confs has {len(counts)} entries for {len(molecules)} molecules")
         for count in counts:
-            check_range("num_confs", count, 1)
-        check_range("attempts", attempts, 1)
+            check_count("num_confs", count)
+        check_count("attempts", attempts)
+        check_count("seed", seed, 0)
         times = time_grid(self.check_steps(steps), grid)
         check_choice("solver", solver, ("euler", "tsit5"))
-        graphs = [featurize(mol, stereo=self.checkpoint.stereo) for mol in molecules]
-        draws = [np.random.default_rng(seed_of(graph.smiles, seed)) for graph in graphs]
-        slots: list[list[Float[np.ndarray, "n 3"] | None]] = [[None] * count for count in counts]
-        mirrored = [0] * len(graphs)
-        for attempt in range(1, attempts + 1):
-            wanted = [place for place, frames in enumerate(slots) for frame in frames if frame is None]
-            if not wanted:
-                break
-            noise = [draws[place].standard_normal((graphs[place].atoms, 3)) for place in wanted]
-            note = f"{len(wanted)} conformers" + (f", attempt {attempt}" if attempt > 1 else "")
-            chosen = [graphs[place] for place in wanted]
-            made = iter(self._integrate(chosen, noise, times, solver, progress, note))
-            for place, number in Counter(wanted).items():
-                frames = np.stack([next(made) for _ in range(number)])
-                positions, right, turned = _with_right_stereo(molecules[place], frames)
-                mirrored[place] += turned
-                empty = (slot for slot, frame in enumerate(slots[place]) if frame is None)
-                for slot, frame, good in zip(list(empty), positions, right, strict=True):
-                    slots[place][slot] = frame if good else None
-        return [_sampled(*parts) for parts in zip(slots, mirrored, graphs, strict=True)]
+        return self._iterate(molecules, counts, times, seed, attempts, solver, progress)
+
+    def _iterate(
+        self,
+        molecules: Sequence[Chem.Mol],
+        counts: Sequence[int],
+        times: list[float],
+        seed: int,
+        attempts: int,
+        solver: Solver,
+        progress: Callable[[float, str], None] | None,
+    ) -> Iterator[Sampled]:
+        seen: Counter[str] = Counter()
+        for start in range(0, len(molecules), BLOCK):
+            block = molecules[start : start + BLOCK]
+            graphs = [featurize(mol, stereo=self.checkpoint.stereo) for mol in block]
+            draws = []
+            for graph in graphs:
+                again = [seen[graph.smiles]] if seen[graph.smiles] else []
+                draws.append(np.random.default_rng([seed_of(graph.smiles, seed), *again]))
+                seen[graph.smiles] += 1
+
+            def tell(share: float, start: int = start, size: int = len(block)) -> None:
+                if progress is not None:
+                    done = start + share * size
+                    progress(done / len(molecules), f"{int(done)} of {len(molecules)} molecules")
+
+            slots: list[list[Float[np.ndarray, "n 3"] | None]] = [
+                [None] * count for count in counts[start : start + BLOCK]
+            ]
+            mirrored = [0] * len(graphs)
+            for attempt in range(attempts):
+                wanted = [place for place, frames in enumerate(slots) for frame in frames if frame is None]
+                if not wanted:
+                    break
+                noise = [draws[place].standard_normal((graphs[place].atoms, 3)) for place in wanted]
+                chosen = [graphs[place] for place in wanted]
+                # Later attempts are few; the bar stands at the block's end meanwhile.
+                made = iter(self._integrate(chosen, noise, times, solver, None if attempt else tell))
+                for place, number in Counter(wanted).items():
+                    frames = np.stack([next(made) for _ in range(number)])
+                    positions, right, turned = _with_right_stereo(block[place], frames)
+                    mirrored[place] += turned
+                    empty = [slot for slot, frame in enumerate(slots[place]) if frame is None]
+                    for slot, frame, good in zip(empty, positions, right, strict=True):
+                        slots[place][slot] = frame if good else None
+            yield from (_sampled(*parts) for parts in zip(slots, mirrored, graphs, strict=True))
 
     def check_steps(self, steps: int | None) -> int:
         """The steps to take: those asked for, or the kind's own.
@@ -228,7 +277,7 @@ class ConformerGenerator:
         kind = self.checkpoint.kind
         if steps is None:
             return STEPS[kind]
-        check_range("steps", steps, 1)
+        check_count("steps", steps)
         if kind == "distilled" and steps != 1:
             raise InputError(
                 f"steps is {steps}, but this checkpoint is distilled to a single one; use steps=1 or the "
@@ -236,38 +285,48 @@ class ConformerGenerator:
             )
         return steps
 
-    @torch.no_grad()
     def _integrate(
         self,
         graphs: Sequence[MoleculeGraph],
         noise: Sequence[Float[np.ndarray, "_ 3"]],
         times: list[float],
         solver: Solver,
-        progress: Callable[[float, str], None] | None,
-        note: str,
+        tell: Callable[[float], None] | None,
     ) -> list[Float[np.ndarray, "_ 3"]]:
         """The centred ends of the flow from each noise, float64."""
         ends: list[Float[np.ndarray, "_ 3"]] = [np.empty((0, 3))] * len(graphs)
         done = 0
+
+        def run(chunk: list[int]) -> tuple[list[int], Float[np.ndarray, "..."]]:
+            x0 = pad_coordinates([noise[index] for index in chunk])
+            return chunk, self._flow(collate([graphs[index] for index in chunk]), x0, times, solver)
+
         limit = MAX_PAIRS.get(self.device.type, MAX_PAIRS["cuda"])
-        for chunk in _chunks([graph.atoms for graph in graphs], limit):
-            batch = collate([graphs[index] for index in chunk]).to(self.device)
-            x0 = self.checkpoint.sigma0 * pad_coordinates([noise[index] for index in chunk]).to(self.device)
-
-            def field(x: torch.Tensor, t: float, batch: MoleculeBatch = batch) -> torch.Tensor:
-                return self.model(x, torch.full((len(x),), t, device=x.device), batch)
-
-            rounded = self.precision == "bfloat16"
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=rounded):
-                x1 = integrate(field, x0, times, solver)
-            x1 = x1.cpu().numpy().astype(np.float64)
-            for index, frame in zip(chunk, x1, strict=True):
-                frame = frame[: graphs[index].atoms]
-                ends[index] = frame - frame.mean(axis=0)
-            done += len(chunk)
-            if progress is not None:
-                progress(done / len(graphs), note)
+        chunks = list(_chunks([graph.atoms for graph in graphs], limit))
+        threads = min(torch.get_num_threads(), len(chunks)) if self.device.type == "cpu" else 1
+        with side_by_side(run, chunks, threads) as results:
+            for chunk, x1 in results:
+                for index, frame in zip(chunk, x1, strict=True):
+                    frame = frame[: graphs[index].atoms]
+                    ends[index] = frame - frame.mean(axis=0)
+                done += len(chunk)
+                if tell is not None:
+                    tell(done / len(graphs))
         return ends
+
+    @torch.no_grad()
+    def _flow(
+        self, batch: MoleculeBatch, x0: torch.Tensor, times: list[float], solver: Solver
+    ) -> Float[np.ndarray, "batch n 3"]:
+        """The flow's end on one batch."""
+        batch, x0 = batch.to(self.device), self.checkpoint.sigma0 * x0.to(self.device)
+
+        def field(x: torch.Tensor, t: float) -> torch.Tensor:
+            return self.model(x, torch.full((len(x),), t, device=x.device), batch)
+
+        rounded = self.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=rounded):
+            return integrate(field, x0, times, solver).cpu().numpy().astype(np.float64)
 
 
 def _chunks(sizes: Sequence[int], limit: int) -> Iterator[list[int]]:

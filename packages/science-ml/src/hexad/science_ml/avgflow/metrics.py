@@ -15,7 +15,9 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import rdForceFieldHelpers, rdMolAlign
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_range
+from hexad.core.validation import check_count, check_range
+from hexad.science_ml.avgflow.molecules import conformer_positions
+from hexad.science_ml.avgflow.stereo import stereo_kept
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,9 @@ def mmff_energies(mol: Chem.Mol) -> Float[np.ndarray, " conformers"]:
 def relax(mol: Chem.Mol, iterations: int = 200) -> tuple[Chem.Mol, Float[np.ndarray, " conformers"]]:
     """A copy whose conformers MMFF94 has relaxed, and their energies in kcal/mol.
 
+    A conformer that relaxes into another stereoisomer than the molecule specifies is removed; the others keep
+    their ids.
+
     Args:
         mol: with explicit hydrogens.
         iterations: at most; one that has not converged by then is kept as it is.
@@ -140,16 +145,25 @@ def relax(mol: Chem.Mol, iterations: int = 200) -> tuple[Chem.Mol, Float[np.ndar
     Raises:
         InputError: as `mmff_energies`, or fewer than one iteration.
     """
-    check_range("iterations", iterations, 1)
+    check_count("iterations", iterations)
     _mmff(mol)
     copy = Chem.Mol(mol)
-    results = rdForceFieldHelpers.MMFFOptimizeMoleculeConfs(copy, maxIters=iterations)
-    return copy, np.array([energy for _, energy in results])
+    energies = np.array(
+        [e for _, e in rdForceFieldHelpers.MMFFOptimizeMoleculeConfs(copy, maxIters=iterations)]
+    )
+    right = stereo_kept(copy, conformer_positions(copy))
+    for conformer, kept in zip(list(copy.GetConformers()), right, strict=True):
+        if not kept:
+            copy.RemoveConformer(conformer.GetId())
+    return copy, energies[right]
 
 
 def _mmff(mol: Chem.Mol) -> Any:
-    if mol.GetNumConformers() == 0:
-        raise InputError("the molecule has no conformers; MMFF94 needs coordinates")
+    if not isinstance(mol, Chem.Mol):
+        raise InputError(f"MMFF94 needs an RDKit molecule with conformers, not {mol!r:.60}")
+    conformer_positions(mol)  # refuses none, and what is not finite
+    if any(atom.GetTotalNumHs() for atom in mol.GetAtoms()):
+        raise InputError("the molecule lacks hydrogens, which MMFF94 needs; call Chem.AddHs before embedding")
     with rdBase.BlockLogs():
         properties = rdForceFieldHelpers.MMFFGetMoleculeProperties(mol)
     if properties is None:

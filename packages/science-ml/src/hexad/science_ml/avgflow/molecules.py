@@ -1,5 +1,6 @@
 """Molecules at the door: SMILES, SDF or RDKit molecules, checked, with all hydrogens."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,12 @@ BOND_TYPES = {
     Chem.BondType.AROMATIC: 4,
 }
 SUFFIXES = (".smi", ".smiles", ".txt", ".sdf")
+_KNOWN_CENTRES = (
+    Chem.ChiralType.CHI_UNSPECIFIED,
+    Chem.ChiralType.CHI_TETRAHEDRAL_CW,
+    Chem.ChiralType.CHI_TETRAHEDRAL_CCW,
+)
+_ATROPISOMERS = (Chem.BondStereo.STEREOATROPCW, Chem.BondStereo.STEREOATROPCCW)
 
 
 def read_molecule(
@@ -47,10 +54,13 @@ def read_molecule(
         where: put before the messages, such as `"mols.smi, line 3"`.
 
     Raises:
-        InputError: unparsable, in several fragments, without bonds, too large, or with an element or a kind
-            of bond that the features do not know.
+        InputError: unparsable, in several fragments, without bonds, too large, or with an element, a kind of
+            bond or a kind of stereochemistry (axes; other shapes than the tetrahedron) that the features do
+            not know.
     """
     where = f"{where}: " if where else ""
+    if not isinstance(source, (str, Chem.Mol)):
+        raise InputError(f"{where}a molecule is a SMILES or an RDKit molecule, not {source!r:.60}")
     mol = _parse(source, where) if isinstance(source, str) else Chem.Mol(source)
     if not isinstance(source, str):
         with rdBase.BlockLogs():
@@ -71,6 +81,7 @@ def read_molecule(
             raise InputError(
                 f"{where}{name} holds a {kind} bond; single, double, triple or aromatic are known"
             )
+    _check_stereo(mol, f"{where}{name}")
     fragments = len(Chem.GetMolFrags(mol))
     if fragments > 1:
         raise InputError(f"{where}{name} has {fragments} fragments; give one molecule (drop salts, solvent)")
@@ -93,12 +104,32 @@ def _parse(smiles: str, where: str) -> Chem.Mol:
         raise InputError(f"{where}the SMILES is empty")
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(text)
+        raw = None if mol is not None and "@" not in text else Chem.MolFromSmiles(text, sanitize=False)
         if mol is not None:
+            if raw is not None:
+                _check_stereo(raw, f"{where}{text}")
             return mol
-        raw = Chem.MolFromSmiles(text, sanitize=False)
         problems = () if raw is None else Chem.DetectChemistryProblems(raw)
     reason = problems[0].Message() if problems else "its syntax is wrong"
     raise InputError(f"{where}SMILES {text!r} cannot be read: {reason.rstrip('.')}")
+
+
+def _check_stereo(mol: Chem.Mol, what: str) -> None:
+    """Refuse stereochemistry that no conformer would be checked for: it would be lost without a word."""
+    for atom in mol.GetAtoms():
+        # A SMILES may turn the middle of an allene by the tag of a tetrahedron, which sanitising drops.
+        axis = atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED and atom.GetTotalDegree() == 2
+        if axis or atom.GetChiralTag() not in _KNOWN_CENTRES:
+            kind = "axis" if axis else str(atom.GetChiralTag()).removeprefix("CHI_").lower()
+            raise InputError(
+                f"{what} specifies stereochemistry of the kind {kind} at atom {atom.GetIdx()}; known are "
+                "tetrahedra and double bonds"
+            )
+    for bond in mol.GetBonds():
+        if bond.GetStereo() in _ATROPISOMERS:
+            raise InputError(
+                f"{what} is an atropisomer about bond {bond.GetIdx()}; known are tetrahedra and double bonds"
+            )
 
 
 def canonical_smiles(mol: Chem.Mol) -> str:
@@ -131,8 +162,10 @@ def read_file(
 ) -> Iterator[tuple[str, Chem.Mol]]:
     """Names and checked molecules of a file of SMILES (`.smi`, `.smiles`, `.txt`) or an `.sdf`.
 
-    A line of SMILES is the SMILES and, after white space, a name; empty lines, lines that begin with `#` and
-    a heading `smiles` are passed over. Conformers of an SDF are kept, and its stereochemistry is theirs.
+    A line of SMILES is the SMILES, its extension between bars (CXSMILES) if any and, after white space, a
+    name; empty lines, lines that begin with `#` and a heading `smiles` are passed over. Stereochemistry that
+    is marked as relative or racemic is taken as it is drawn. Conformers of an SDF are kept, and its
+    stereochemistry is theirs.
 
     Args:
         path: the file.
@@ -153,7 +186,7 @@ def read_file(
         count += 1
         try:
             if source is None:
-                raise InputError(f"{where}: the record cannot be read")
+                raise InputError(f"{where}: the record is damaged, or no sound molecule")
             mol = read_molecule(source, max_atoms=max_atoms, elements=elements, where=where)
         except InputError as error:
             if bad == "raise":
@@ -175,12 +208,21 @@ def _smiles_records(file: Path) -> Iterator[tuple[str, str, str]]:
         smiles, _, name = line.strip().partition(" ") if "\t" not in line else line.strip().partition("\t")
         if not smiles or smiles.startswith("#") or (number == 1 and smiles.lower().rstrip(",") == "smiles"):
             continue
+        name = name.strip()
+        if name.startswith("|") and "|" in name[1:]:
+            extension, _, name = name[1:].partition("|")
+            smiles = f"{smiles} |{extension}|"
         yield f"{file.name}, line {number}", name.strip(), smiles
 
 
 def _sdf_records(file: Path) -> Iterator[tuple[str, str, Chem.Mol | None]]:
-    with file.open("rb") as stream, rdBase.BlockLogs():
-        supplier = Chem.ForwardSDMolSupplier(stream, removeHs=False)
+    content = file.read_bytes()
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:  # titles of older programs
+        content = content.decode("latin-1").encode("utf-8")
+    with rdBase.BlockLogs():
+        supplier = Chem.ForwardSDMolSupplier(io.BytesIO(content), removeHs=False)
         for number, mol in enumerate(supplier, start=1):
             if mol is not None and mol.GetNumConformers() and mol.GetConformer().Is3D():
                 Chem.AssignStereochemistryFrom3D(mol)

@@ -21,6 +21,9 @@ PrecisionOption = Annotated[
     Literal["float32", "bfloat16"],
     typer.Option(help="Of matrix products; bfloat16 is faster on processors that multiply it."),
 ]
+ThreadsOption = Annotated[
+    int | None, typer.Option(help="Cores; default all for sampling, one for training.", min=1)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
@@ -35,10 +38,20 @@ def check_device(name: str) -> str:
     return name
 
 
-def check_output(path: Path, suffixes: tuple[str, ...]) -> None:
-    """Refuse a file to write that has another suffix or cannot be written."""
+def set_threads(count: int | None) -> None:
+    """Compute on so many cores; None leaves torch's choice."""
+    import torch
+
+    if count is not None:
+        torch.set_num_threads(count)
+
+
+def check_output(path: Path, suffixes: tuple[str, ...], source: Path | None = None) -> None:
+    """Refuse a file to write that has another suffix, cannot be written, or is the one that is read."""
     from hexad.core.files import writable_folder
 
+    if source is not None and source.exists() and path.exists() and path.samefile(source):
+        raise InputError(f"output {path} is the file that is read; name another one")
     if path.suffix.lower() not in suffixes:
         raise InputError(f"output {path} must end in {' or '.join(suffixes)}")
     if path.is_dir():

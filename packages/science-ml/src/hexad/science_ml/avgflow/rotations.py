@@ -18,11 +18,24 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_count
 from hexad.science_ml.avgflow.quadrature import rule
 
 NODES = 128
 """Nodes of the quadrature. Errors of g are below 1e-13 for s <= 1e3 and 3e-8 for any s, those of log c 1e-13
 and 2e-4 at s = 1e8; with 256 nodes 1e-11 and 2e-7 for any s."""
+
+
+LARGEST_ENTRY = 1e20
+"""Of F: beyond it all of the integrand lies between 0 and the first node."""
+
+
+def check_floating(what: str, value: Tensor) -> None:
+    """Refuse what is no tensor of real floating point numbers: integers would be rounded to on return."""
+    if not isinstance(value, Tensor):
+        raise InputError(f"{what} is a {type(value).__name__}; give a tensor")
+    if not value.is_floating_point():
+        raise InputError(f"{what} holds {value.dtype} numbers; give floating point ones")
 
 
 def proper_svd(
@@ -150,16 +163,22 @@ def matrix_fisher_mean(
     Computed in float64 whatever the dtype of F, and returned in it. Differentiable once.
 
     Args:
-        F: any real matrices; large ones give the rotation of Kabsch, F = 0 gives 0.
-        nodes: of the quadrature; see `NODES`.
+        F: real matrices, entries up to 1e20; large ones give the rotation of Kabsch, F = 0 gives 0.
+        nodes: of the quadrature, at least 32; see `NODES`.
 
     Raises:
-        InputError: F is not of shape (..., 3, 3), or not finite.
+        InputError: F is not of shape (..., 3, 3), not of floating point numbers, not finite or too large.
     """
+    check_count("nodes", nodes, 32)
+    check_floating("F", F)
     if F.ndim < 2 or F.shape[-2:] != (3, 3):
         raise InputError(f"F has shape {tuple(F.shape)}; it must be (..., 3, 3)")
     if not bool(torch.isfinite(F).all()):
         raise InputError("F holds numbers that are not finite; check the coordinates and that t < 1")
+    if F.numel() and float(F.detach().abs().max()) > LARGEST_ENTRY:
+        raise InputError(
+            f"F holds entries beyond {LARGEST_ENTRY:g}; is t next to 1, or the unit not Angstrom?"
+        )
     mean, log_c = _MatrixFisher.apply(F.double(), nodes)
     return mean.to(F.dtype), log_c.to(F.dtype)
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hexad.core.validation import check_choice, check_range
+from hexad.core.validation import check_choice, check_count, check_range
 from hexad.science_ml.avgflow.flow import T_MAX
 
 Field = Callable[[Tensor, float], Tensor]
@@ -50,7 +50,7 @@ def time_grid(steps: int, kind: Grid = "uniform", *, power: float = 2.0, end: fl
     Raises:
         InputError: steps below 1, an unknown kind, or an end outside (0, 1].
     """
-    check_range("steps", steps, 1)
+    check_count("steps", steps)
     check_range("end", end, 0, 1, low_open=True)
     check_choice("grid", kind, ("uniform", "log"))
     if kind == "uniform" or steps == 1:

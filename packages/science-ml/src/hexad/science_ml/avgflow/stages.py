@@ -21,7 +21,7 @@ from hexad.core.environment import environment
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path, writable_folder
 from hexad.core.validation import check_range
-from hexad.science_ml.avgflow.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hexad.science_ml.avgflow.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, shipped_path
 from hexad.science_ml.avgflow.ensembles import Ensemble
 from hexad.science_ml.avgflow.features import featurize
 from hexad.science_ml.avgflow.flow import FlowMatcher
@@ -135,6 +135,7 @@ def refine_checkpoint(
     if not mols:
         raise InputError("there are no molecules to make pairs of")
     folder = writable_folder(folder, "run folder")
+    student, teacher = shipped_path(student), shipped_path(teacher)
     first, guide = load_checkpoint(student), load_checkpoint(teacher)
     for path, checkpoint in ((student, first), (teacher, guide)):
         if checkpoint.kind == "distilled":
@@ -143,6 +144,10 @@ def refine_checkpoint(
         raise InputError(
             f"the student starts from noise of {first.sigma0} Angstrom, the teacher of {guide.sigma0}"
         )
+    out = folder / f"{kind}.safetensors"
+    for path in (student, teacher):
+        if out.exists() and path.exists() and out.samefile(path):
+            raise InputError(f"{out} would be overwritten by what is learned from it; name another folder")
     graphs = [featurize(mol, stereo=first.stereo) for mol in mols]
     made = teach(guide, file_hash(teacher), mols, pairs, folder / "pairs", progress)
     trained, history = refine(first.model, graphs, made, kind, config, folder / kind, progress)
@@ -150,7 +155,7 @@ def refine_checkpoint(
     checkpoint = replace(
         first, model=trained, kind=kind, provenance=_provenance(source, len(mols), config, history) | details
     )
-    return _write(folder / f"{kind}.safetensors", checkpoint)
+    return _write(out, checkpoint)
 
 
 def teach(

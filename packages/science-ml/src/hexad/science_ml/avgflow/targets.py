@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_range
-from hexad.science_ml.avgflow.rotations import NODES, align, matrix_fisher_mean
+from hexad.science_ml.avgflow.rotations import NODES, align, check_floating, matrix_fisher_mean
 
 Points = Float[Tensor, "batch n 3"]
 Mask = Bool[Tensor, "batch n"]
@@ -97,6 +97,7 @@ def averaged_velocity(
     nodes: int = NODES,
 ) -> Points:
     """u(t, x): the marginal velocity over all rotations of all conformers. Arguments as `averaged_target`."""
+    check_floating("x", x)
     dtype, x = x.dtype, x.double()
     xbar = averaged_target(x, X, t, weights, mask, sigma0=sigma0, sigma1=sigma1, centred=centred, nodes=nodes)
     x = x if centred else centre(x, mask)
@@ -143,6 +144,9 @@ def _check(
     x: Tensor, X: Tensor, t: Tensor, weights: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Refuse what does not fit; return X with an axis of conformers, and t."""
+    for what, value in (("x", x), ("X", X), ("t", t), ("weights", weights)):
+        if value is not None:
+            check_floating(what, value)
     if x.ndim != 3 or x.shape[-1] != 3:
         raise InputError(f"x has shape {tuple(x.shape)}; it must be (batch, atoms, 3)")
     X = X.unsqueeze(1) if X.ndim == 3 else X
@@ -150,6 +154,8 @@ def _check(
         raise InputError(
             f"X has shape {tuple(X.shape)}; with x of {tuple(x.shape)} it must be (batch, k, atoms, 3)"
         )
+    if X.shape[1] == 0:
+        raise InputError(f"X has shape {tuple(X.shape)}: no conformer; give at least one")
     if t.shape != x.shape[:1]:
         raise InputError(
             f"t has shape {tuple(t.shape)}; it must hold one time for each of {len(x)} molecules"
@@ -160,6 +166,8 @@ def _check(
         raise InputError("x or X holds numbers that are not finite")
     if mask is not None and mask.shape != x.shape[:2]:
         raise InputError(f"mask has shape {tuple(mask.shape)}; it must be {tuple(x.shape[:2])}")
+    if mask is not None and not bool(mask.any(dim=1).all()):
+        raise InputError("mask leaves a molecule without atoms; leave the molecule out")
     if weights is not None:
         if weights.shape != X.shape[:2]:
             raise InputError(f"weights have shape {tuple(weights.shape)}; they must be {tuple(X.shape[:2])}")

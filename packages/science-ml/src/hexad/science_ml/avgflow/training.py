@@ -5,11 +5,12 @@ exponentially (EMA); the averages live in the checkpoints beside the weights and
 """
 
 import copy
+import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -175,10 +176,12 @@ def train_stage(
     config: FlowTrainingConfig,
     folder: str | Path,
     progress: Callable[[float, str], None] | None = None,
+    objective: Mapping[str, Any] | None = None,
 ) -> tuple[Network, Float[np.ndarray, " steps"]]:
     """Train a copy of the network; return its averaged weights and the loss of every step.
 
-    The same call continues an interrupted run from its folder; with more `steps` it goes on further.
+    The same call continues an interrupted run from its folder; with more `steps` it goes on further. Another
+    network, `objective` (JSON values that describe the loss), data or configuration is refused there.
 
     Raises:
         InputError: as `hexad.core.training.train`.
@@ -205,11 +208,31 @@ def train_stage(
         scheduler=scheduler,
         collate=lambda items: items[0],
         progress=progress,
+        identity=_identity(network, batches, config) | dict(objective or {}),
     )
     trainee.average.update_parameters(trainee.network)
     averaged = copy.deepcopy(network)
     averaged.load_state_dict(trainee.average.module.state_dict())
     return averaged.eval(), history
+
+
+def _identity(network: Network, batches: SizedBatches, config: FlowTrainingConfig) -> dict[str, Any]:
+    """What a run depends on: its sizes in words, its data and first weights as digests."""
+    data, weights = hashlib.sha256(), hashlib.sha256()
+    for graph, frames in zip(batches.graphs, batches.frames, strict=True):
+        data.update(graph.smiles.encode())
+        data.update(frames.tobytes())
+    for tensor in network.state_dict().values():
+        weights.update(tensor.detach().cpu().numpy().tobytes())
+    free = ("steps", "checkpoint_every", "batch_size", "seed", "clip_norm", "learning_rate", "precision")
+    settings = {name: value for name, value in asdict(config).items() if name not in free}
+    return settings | {
+        "molecules a step": config.batch_size,
+        "matrix products": config.precision,
+        "network": f"{type(network).__name__} {asdict(network.config)}",
+        "data": data.hexdigest()[:12],
+        "first weights": weights.hexdigest()[:12],
+    }
 
 
 def learning_curve(step: int, config: FlowTrainingConfig) -> float:
@@ -246,7 +269,7 @@ def train_base(
         return velocity_loss(model(x, t, batch).float(), u, batch.mask)
 
     batches = SizedBatches(graphs, conformers, config.batch_size, config.conformers)
-    return train_stage(network, batches, loss, config, folder, progress)
+    return train_stage(network, batches, loss, config, folder, progress, asdict(matcher))
 
 
 def refine(
@@ -273,4 +296,4 @@ def refine(
         return objective(model, batch, frames[:, 0], frames[:, 1])
 
     batches = SizedBatches([graph for graph, _ in kept], [frames for _, frames in kept], config.batch_size)
-    return train_stage(network, batches, loss, config, folder, progress)
+    return train_stage(network, batches, loss, config, folder, progress, {"objective": kind})

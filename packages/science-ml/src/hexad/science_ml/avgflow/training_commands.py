@@ -7,7 +7,7 @@ import typer
 
 from hexad.core.errors import InputError
 from hexad.core.terminal import print_json, progress_bar
-from hexad.science_ml.avgflow.options import JsonOption, stderr, stdout
+from hexad.science_ml.avgflow.options import JsonOption, ThreadsOption, set_threads, stderr, stdout
 
 if TYPE_CHECKING:
     from hexad.science_ml.avgflow.ensembles import Ensemble
@@ -63,6 +63,7 @@ def train(
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 500,
     allow_pickle: PickleOption = False,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a network by averaged flow matching; writes OUT/base.safetensors.
@@ -91,6 +92,7 @@ def train(
         precision=precision,
         checkpoint_every=checkpoint_every,
     )
+    set_threads(threads or 1)
     torch.manual_seed(seed)
     sizes = {"layers": layers, "heads": heads, "width": width, "pairs": pairs_width, "hops": hops}
     model = build(network, sizes)
@@ -102,7 +104,9 @@ def train(
 
 
 def reflow(
-    checkpoint: Annotated[Path, typer.Argument(help="Base checkpoint: the first weights, and the teacher.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Base checkpoint, or `base`: the first weights, and the teacher.")
+    ],
     molecules: Annotated[
         Path | None,
         typer.Argument(help="SMILES file or SDF to make pairs of. Default: those that `train` takes."),
@@ -114,6 +118,7 @@ def reflow(
     batch_size: BatchOption = 32,
     learning_rate: RateOption = 5e-4,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Straighten a base network's flow for sampling in two steps; writes OUT/reflow.safetensors.
@@ -123,11 +128,13 @@ def reflow(
         hexad science-ml avgflow reflow run/base.safetensors --out run
     """
     _refine("reflow", checkpoint, checkpoint, molecules, out, pairs, teacher_steps, steps, batch_size,
-            learning_rate, seed, as_json)  # fmt: skip
+            learning_rate, seed, threads, as_json)  # fmt: skip
 
 
 def distill(
-    checkpoint: Annotated[Path, typer.Argument(help="Reflow checkpoint: the first weights.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Reflow checkpoint, or `reflow`: the first weights. A base one serves too.")
+    ],
     molecules: Annotated[
         Path | None,
         typer.Argument(help="SMILES file or SDF to make pairs of. Default: those that `train` takes."),
@@ -143,6 +150,7 @@ def distill(
     batch_size: BatchOption = 32,
     learning_rate: RateOption = 5e-4,
     seed: SeedOption = 0,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Distil to sampling in one step; writes OUT/distilled.safetensors.
@@ -154,7 +162,7 @@ def distill(
         hexad science-ml avgflow distill run/reflow.safetensors --teacher run/base.safetensors --out run
     """
     _refine("distilled", checkpoint, teacher or checkpoint, molecules, out, pairs, teacher_steps, steps,
-            batch_size, learning_rate, seed, as_json)  # fmt: skip
+            batch_size, learning_rate, seed, threads, as_json)  # fmt: skip
 
 
 def _refine(
@@ -169,6 +177,7 @@ def _refine(
     batch_size: int,
     learning_rate: float,
     seed: int,
+    threads: int | None,
     as_json: bool,
 ) -> None:
     from hexad.science_ml.avgflow.checkpoint import load_checkpoint
@@ -187,6 +196,7 @@ def _refine(
         seed=seed,
         precision="bfloat16",
     )
+    set_threads(threads or 1)
     known = load_checkpoint(student)
     load_checkpoint(teacher)
     if molecules is None:
@@ -235,7 +245,8 @@ def _report(path: Path, as_json: bool) -> None:
         print_json(made)
         return
     stdout.print(
-        f"{path}: {made['kind']}, {made['parameters']:,} weights, {made['molecules']} molecules of "
+        f"{path}: {made['kind']}, {made['parameters']:,} weights, {made['molecules']} molecule"
+        f"{'s' * (made['molecules'] != 1)} of "
         f"{' '.join(made['elements'])} with at most {made['max_atoms']} atoms; loss {made['loss']:.4g}",
         soft_wrap=True,
         markup=False,
