@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hexad.kernels.low_bit_linear.functional import available_backends, level_sums, low_bit_linear
+    from hexad.kernels.low_bit_linear.functional import available_backends, low_bit_linear
     from hexad.kernels.low_bit_linear.grids import ActivationGrid, code_bits, integer_levels, quantize_rows
-    from hexad.kernels.low_bit_linear.packing import pack_codes, packed_bytes, unpack_codes
+    from hexad.kernels.low_bit_linear.packing import level_sums, pack_codes, packed_bytes, unpack_codes
 
 _HOME = {
     "ActivationGrid": "grids",
     "available_backends": "functional",
     "code_bits": "grids",
     "integer_levels": "grids",
-    "level_sums": "functional",
+    "level_sums": "packing",
     "low_bit_linear": "functional",
     "pack_codes": "packing",
     "packed_bytes": "packing",

@@ -1,5 +1,7 @@
 """Everything that can be wrong with a call of the low-bit linear layer, said before any work is done."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,13 @@ from hexad.kernels.hadamard_transform.checks import check_block, check_input
 
 MAX_LEVEL = 255
 """The largest integer level: that of 8 bits."""
+NONFINITE = "x or its Hadamard transform holds NaN or infinity; look for the layer that made it"
+
+UNEVEN_LEVELS = (
+    "levels lie too far apart for 8 bits: divide their differences by what divides all of them, "
+    "and none may exceed 255"
+)
+
 MAX_K = 2**20
 """Longer rows are mistakes, and their integer sums would pass 53 bits."""
 
@@ -32,15 +41,15 @@ def check_matrix(name: str, x: Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def check_codes(codes: Tensor, count: int) -> None:
-    """Reject codes that stand for no level."""
+def check_codes(codes: Tensor, count: int, *, first_row: int = 0) -> None:
+    """Reject codes that stand for no level; `first_row` is the number of the first row in the message."""
     if codes.is_meta:
         raise InputError("the codes are on the meta device and hold no numbers; give ones with values")
     largest = int(codes.max())
     if largest >= count:
         row, column = (int(i) for i in (codes == largest).nonzero()[0])
         raise InputError(
-            f"code {largest} at row {row}, column {column} stands for no level; "
+            f"code {largest} at row {first_row + row}, column {column} stands for no level; "
             f"codes run from 0 to {count - 1}"
         )
 
@@ -66,6 +75,18 @@ def check_levels(levels: Tensor, bits: int) -> None:
         raise InputError(f"levels must be an int8 or int16 vector, got {got}")
     if not 1 <= len(levels) <= 2**bits:
         raise InputError(f"levels has {len(levels)} entries; codes of {bits} bits have 1 to {2**bits}")
+
+
+def check_level_values(levels: Tensor) -> None:
+    """Reject levels that are too large, or that no 8-bit integers can stand for."""
+    if levels.is_meta:
+        raise InputError("levels is on the meta device and holds no numbers; give one with values")
+    values = levels.tolist()
+    if max(map(abs, values)) > MAX_LEVEL:
+        raise InputError(f"levels must lie in [-{MAX_LEVEL}, {MAX_LEVEL}], got {max(values, key=abs)}")
+    least = min(values)
+    if max(values) - least > 255 * max(1, math.gcd(*(value - least for value in values))):
+        raise InputError(UNEVEN_LEVELS)
 
 
 def check_call(
@@ -114,4 +135,4 @@ def check_inference_only(*tensors: Tensor | None) -> None:
 def check_finite(x: Tensor) -> None:
     """Reject NaN and infinity, in x itself or after its transform."""
     if not bool(torch.isfinite(x).all()):
-        raise InputError("x holds NaN or infinity; look for the layer that made it")
+        raise InputError(NONFINITE)

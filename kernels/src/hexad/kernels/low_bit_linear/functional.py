@@ -1,36 +1,19 @@
-"""The public functions of the low-bit linear layer: checks at the door, then the registered operator."""
+"""The public function of the low-bit linear layer: checks at the door, then the registered operator."""
 
 from typing import get_args
 
-import torch
 from jaxtyping import Float, Float32, Int, Int32, UInt8
 from torch import Tensor
 
 from hexad.core.errors import InputError
 from hexad.kernels.low_bit_linear import checks, op
 from hexad.kernels.low_bit_linear.backends import Backend, Name, choose, reason_against
-from hexad.kernels.low_bit_linear.grids import ActivationGrid
-from hexad.kernels.low_bit_linear.reference import weight_levels
+from hexad.kernels.low_bit_linear.grids import ActivationGrid, grid_number
 
 
 def available_backends(device: str = "cpu") -> dict[str, str | None]:
     """Every backend, with the reason why it cannot serve `device` here (None where it can)."""
     return {name: reason_against(name, device) for name in get_args(Name)}
-
-
-def level_sums(
-    packed: UInt8[Tensor, "rows bytes"], levels: Int[Tensor, " levels"], *, bits: int, k: int
-) -> Int32[Tensor, " rows"]:
-    """The sum of the levels of each row of packed weights, which `low_bit_linear` takes as `row_sums`.
-
-    It looks through all codes, so compute it once, where the weights are loaded.
-
-    Raises:
-        InputError: for weights that do not hold k codes a row, a code that stands for no level.
-    """
-    checks.check_packed(packed, bits, k)
-    checks.check_levels(levels, bits)
-    return weight_levels(packed, levels, bits, k).sum(-1).to(torch.int32)
 
 
 def low_bit_linear(
@@ -85,8 +68,8 @@ def low_bit_linear(
         levels,
         row_sums,
         bits,
-        op.grid_number(activation),
+        grid_number(activation),
         1.0 if activation is None else activation.alpha,
         block,
-        choose(backend, x.device.type),
+        choose(backend, x.device.type, x.shape[-1], block),
     )

@@ -53,6 +53,25 @@ def check_grid(bits: GridName) -> None:
         raise InputError(f"bits must be a whole number from 1 to 8, 'ternary' or 'fp4', got {bits!r}")
 
 
+# A grid travels as a number where a union cannot: in the schema of the operator and in C.
+_NUMBERS: dict[GridName, int] = {"ternary": 9, "fp4": 10}
+
+
+def grid_number(activation: ActivationGrid | None) -> int:
+    """The number of a grid: its bits, 9 for ternary, 10 for fp4, 0 for none."""
+    if activation is None:
+        return 0
+    return activation.bits if isinstance(activation.bits, int) else _NUMBERS[activation.bits]
+
+
+def grid_of(number: int, alpha: float) -> ActivationGrid | None:
+    """The grid of a number."""
+    if number == 0:
+        return None
+    names: dict[int, GridName] = {known: name for name, known in _NUMBERS.items()}
+    return ActivationGrid(names.get(number, number), alpha)
+
+
 def code_bits(bits: GridName) -> int:
     """Bits of a packed code: 2 for ternary, 4 for fp4."""
     return bits if isinstance(bits, int) else {"ternary": 2, "fp4": 4}[bits]

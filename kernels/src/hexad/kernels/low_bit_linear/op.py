@@ -1,31 +1,17 @@
 """The operator under the public function, registered with torch.library in the namespace `hexad`.
 
 It has a fake implementation, so a model that calls it traces whole under torch.compile(fullgraph=True). Its
-arguments come checked in shape and dtype (see `functional`); NaN and infinity are looked for by the backends.
+arguments come checked in shape and dtype (see `functional`); what takes the numbers themselves to check is
+checked here or by the backend.
 """
 
 import torch
 from torch import Tensor
 
 from hexad.kernels.low_bit_linear.backends import run
-from hexad.kernels.low_bit_linear.grids import ActivationGrid, GridName
-
-# Schemas have no unions: a grid travels as a number, 0 for none.
-_NAMED: dict[GridName, int] = {"ternary": 9, "fp4": 10}
-
-
-def grid_number(activation: ActivationGrid | None) -> int:
-    """The number under which a grid crosses the operator's schema."""
-    if activation is None:
-        return 0
-    return activation.bits if isinstance(activation.bits, int) else _NAMED[activation.bits]
-
-
-def _grid(number: int, alpha: float) -> ActivationGrid | None:
-    if number == 0:
-        return None
-    names: dict[int, GridName] = {value: name for name, value in _NAMED.items()}
-    return ActivationGrid(names.get(number, number), alpha)
+from hexad.kernels.low_bit_linear.checks import check_level_values
+from hexad.kernels.low_bit_linear.grids import grid_of
+from hexad.kernels.low_bit_linear.packing import level_sums
 
 
 @torch.library.custom_op("hexad::low_bit_linear", mutates_args=())
@@ -43,6 +29,10 @@ def low_bit_linear(
     backend: str,
 ) -> Tensor:
     """See `functional.low_bit_linear`; `grid` is the activation's as `grid_number` has it."""
+    if backend != "native":  # which looks for itself
+        check_level_values(levels)
+        if row_sums is None:
+            row_sums = level_sums(packed, levels, bits=bits, k=x.shape[-1])
     return run(
         backend,
         x,
@@ -52,7 +42,7 @@ def low_bit_linear(
         row_sums,
         levels=levels,
         bits=bits,
-        activation=_grid(grid, alpha),
+        activation=grid_of(grid, alpha),
         block=block,
     )
 

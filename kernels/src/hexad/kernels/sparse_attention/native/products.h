@@ -10,15 +10,9 @@
 
 #include <type_traits>
 
+#include "amx.h"
 #include "numbers.h"
 #include "simd.h"
-
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(HEXAD_AVX512) && \
-    defined(__linux__)
-#define HEXAD_AMX 1
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace hexad {
 
@@ -111,43 +105,6 @@ inline void product(const char* a, ptrdiff_t a_row, ptrdiff_t a_step, int rows, 
 
 #if defined(HEXAD_AMX)
 
-// Linux hands out the matrix unit's state on request, once a process.
-inline bool request_amx() {
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted;
-}
-
-// Shapes all eight registers for one thread, and puts back the shape it found: oneDNN, which shares the
-// thread, may rely on its own.
-class TileScope {
- public:
-  TileScope() {
-    asm volatile("sttilecfg %0" : "=m"(saved_));
-    alignas(64) Config full = {};
-    full.palette = 1;
-    for (int t = 0; t < 8; ++t) full.row_bytes[t] = 64, full.rows[t] = 16;
-    asm volatile("ldtilecfg %0" ::"m"(full));
-  }
-  ~TileScope() {
-    if (saved_.palette)
-      asm volatile("ldtilecfg %0" ::"m"(saved_));
-    else
-      asm volatile("tilerelease" ::);
-  }
-  TileScope(const TileScope&) = delete;
-  TileScope& operator=(const TileScope&) = delete;
-
- private:
-  struct Config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-  };
-  static_assert(sizeof(Config) == 64, "the layout that ldtilecfg reads");
-  alignas(64) Config saved_;
-};
-
 // A block of 32 rows x 32 lanes. Registers 0-3 hold it, 4-5 take two row groups of a, 6-7 two lane groups of
 // b: four independent sums hide the latency of each.
 inline __attribute__((always_inline)) void amx_clear() {
@@ -156,9 +113,6 @@ inline __attribute__((always_inline)) void amx_clear() {
   _tile_zero(2);
   _tile_zero(3);
 }
-
-// GCC's tile loads do not say that they read memory, so stores before them must be made to happen before them.
-inline __attribute__((always_inline)) void amx_see_stores() { asm volatile("" ::: "memory"); }
 
 template <class Scalar>
 inline __attribute__((always_inline)) void amx_load(const Scalar* c, ptrdiff_t lanes) {

@@ -1,0 +1,167 @@
+// Products with few tokens: one pass over the packed weights, as fast as memory hands them out.
+#include "engines.h"
+#include "simd.h"
+
+namespace hexad {
+
+namespace {
+
+#if defined(HEXAD_AVX512) && defined(__AVX512VNNI__)
+#define HEXAD_FEW_IN_REGISTERS 1
+
+// 64 codes of each plane of a group, in a register.
+template <int Bits>
+struct Codes {
+  static constexpr int kPlanes = planes_of(Bits);
+  static __m512i load(const uint8_t* from, int64_t bytes) {
+    constexpr int kBytes = group_bytes(Bits);
+    if (kBytes == 64 && bytes >= 64) return _mm512_loadu_si512(from);
+    const int64_t count = bytes < kBytes ? bytes : kBytes;
+    return _mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - count), from);
+  }
+  template <int Plane>
+  static __m512i plane(__m512i group) {
+    if constexpr (Bits == 8) {
+      return group;
+    } else if constexpr (8 % Bits == 0) {
+      return _mm512_and_si512(_mm512_srli_epi16(group, Plane * Bits), _mm512_set1_epi8((1 << Bits) - 1));
+    } else {
+#if defined(__AVX512VBMI__)
+      // Eight codes lie in `Bits` bytes: those bytes into one lane, then each code to the foot of its byte.
+      alignas(64) static constexpr auto kBytes = [] {
+        struct { uint8_t at[64]; } t{};
+        for (int i = 0; i < 64; ++i) t.at[i] = uint8_t(i / 8 * Bits + i % 8);
+        return t;
+      }();
+      constexpr uint64_t kShifts = [] {
+        uint64_t shifts = 0;
+        for (int c = 0; c < 8; ++c) shifts |= uint64_t(c * Bits) << (8 * c);
+        return shifts;
+      }();
+      const __m512i lanes = _mm512_permutexvar_epi8(_mm512_load_si512(kBytes.at), group);
+      const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(int64_t(kShifts)), lanes);
+      return _mm512_and_si512(codes, _mm512_set1_epi8((1 << Bits) - 1));
+#else
+      return group;  // few_in_registers says no
+#endif
+    }
+  }
+};
+
+// A code that stays where it lies in its byte counts 2^(Plane * Bits) fold: no shift, but a sum for each plane.
+template <int Bits, int Plane>
+inline __m512i in_place(__m512i group) {
+  return _mm512_and_si512(group, _mm512_set1_epi8(char(((1 << Bits) - 1) << (Plane * Bits))));
+}
+
+template <class F, int... I>
+inline void unrolled(F f, std::integer_sequence<int, I...>) {
+  (f(Constant<I>{}), ...);
+}
+
+template <int Bits, bool Lookup, int Rows, int Tokens>
+void multiply_rows(const Weights& w, int64_t row, const int8_t* const* a, int32_t* sums, int64_t sums_stride) {
+  constexpr int kPlanes = planes_of(Bits), kBytes = group_bytes(Bits);
+  constexpr bool kInPlace = Tokens == 1 && !Lookup && kPlanes > 1;
+  constexpr int kSums = kInPlace ? kPlanes : Tokens;
+  const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w.form->table)));
+  const uint8_t* from[Rows];
+  for (int r = 0; r < Rows; ++r) from[r] = w.row(row + r);
+  __m512i sum[Rows][kSums];
+  for (int r = 0; r < Rows; ++r)
+    for (int s = 0; s < kSums; ++s) sum[r][s] = _mm512_setzero_si512();
+  int64_t k = 0;
+  for (int64_t at = 0; at < w.row_bytes; at += kBytes, k += 64 * kPlanes) {
+    __m512i group[Rows];
+    for (int r = 0; r < Rows; ++r) {
+      group[r] = Codes<Bits>::load(from[r] + at, w.row_bytes - at);
+      _mm_prefetch(reinterpret_cast<const char*>(from[r] + at + Rows * w.row_bytes), _MM_HINT_T0);
+    }
+    unrolled(
+        [&](auto plane) {
+          constexpr int kPlane = decltype(plane)::value;
+          __m512i input[Tokens];
+          for (int t = 0; t < Tokens; ++t) input[t] = _mm512_loadu_si512(a[t] + k + 64 * kPlane);
+          for (int r = 0; r < Rows; ++r) {
+            if constexpr (kInPlace) {
+              sum[r][kPlane] = _mm512_dpbusd_epi32(sum[r][kPlane], in_place<Bits, kPlane>(group[r]), input[0]);
+            } else {
+              __m512i code = Codes<Bits>::template plane<kPlane>(group[r]);
+              if constexpr (Lookup) code = _mm512_shuffle_epi8(table, code);
+              for (int t = 0; t < Tokens; ++t) sum[r][t] = _mm512_dpbusd_epi32(sum[r][t], code, input[t]);
+            }
+          }
+        },
+        std::make_integer_sequence<int, kPlanes>{});
+  }
+  for (int r = 0; r < Rows; ++r) {
+    if constexpr (kInPlace)
+      for (int p = 1; p < kPlanes; ++p) sum[r][0] = _mm512_add_epi32(sum[r][0], _mm512_srai_epi32(sum[r][p], p * Bits));
+    for (int t = 0; t < Tokens; ++t) sums[t * sums_stride + r] = _mm512_reduce_add_epi32(sum[r][t]);
+  }
+}
+
+template <int Bits, bool Lookup, int Tokens>
+void multiply_all(const Weights& w, int64_t first_row, int64_t last_row, const int8_t* const* a, int32_t* sums,
+                  int64_t sums_stride) {
+  // As many rows as leave registers for codes and inputs.
+  constexpr int kRows = planes_of(Bits) == 8 && Tokens == 1 && !Lookup ? 2 : 4;
+  int64_t r = first_row;
+  for (; r + kRows <= last_row; r += kRows)
+    multiply_rows<Bits, Lookup, kRows, Tokens>(w, r, a, sums + (r - first_row), sums_stride);
+  for (; r < last_row; ++r) multiply_rows<Bits, Lookup, 1, Tokens>(w, r, a, sums + (r - first_row), sums_stride);
+}
+#endif
+
+int32_t dot(const uint8_t* w, const int8_t* a, int64_t n) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += int32_t(w[i]) * int32_t(a[i]);
+  return sum;
+}
+
+}  // namespace
+
+// Whether the weights pass through registers; otherwise each row goes through the first-level cache.
+bool few_in_registers(int bits) {
+#if defined(HEXAD_FEW_IN_REGISTERS) && defined(__AVX512VBMI__)
+  return bits >= 1;
+#elif defined(HEXAD_FEW_IN_REGISTERS)
+  return 8 % bits == 0;
+#else
+  return bits < 0;
+#endif
+}
+
+void multiply_few(const Weights& w, int64_t first_row, int64_t last_row, const int8_t* a, int tokens, int32_t* sums,
+                  int64_t sums_stride, uint8_t* scratch) {
+#if defined(HEXAD_FEW_IN_REGISTERS)
+  if (few_in_registers(w.bits) && (w.bits <= 4 || !w.form->lookup)) {
+    const int8_t* inputs[kFewTokens];
+    for (int t = 0; t < kFewTokens; ++t) inputs[t] = a + (t < tokens ? t : tokens - 1) * w.padded;
+    with_bits(w.bits, [&](auto width) {
+      constexpr int kBits = decltype(width)::value;
+      auto run = [&](auto count) {
+        constexpr int kTokens = decltype(count)::value;
+        if constexpr (kBits <= 4)
+          if (w.form->lookup)
+            return multiply_all<kBits, true, kTokens>(w, first_row, last_row, inputs, sums, sums_stride);
+        multiply_all<kBits, false, kTokens>(w, first_row, last_row, inputs, sums, sums_stride);
+      };
+      if (tokens == 1) return run(Constant<1>{});
+      if (tokens == 2) return run(Constant<2>{});
+      run(Constant<4>{});  // the last of three tokens counts twice, into a sum that nobody reads
+    });
+    return;
+  }
+#endif
+  with_bits(w.bits, [&](auto width) {
+    constexpr int kBits = decltype(width)::value;
+    for (int64_t r = first_row; r < last_row; ++r) {
+      unpack_row<kBits>(w, r, 0, w.padded / group_codes(kBits), scratch);
+      for (int t = 0; t < tokens; ++t)
+        sums[t * sums_stride + r - first_row] = dot(scratch, a + t * w.padded, w.padded);
+    }
+  });
+}
+
+}  // namespace hexad

@@ -1,0 +1,83 @@
+// Products of float32 tokens with packed weights, for inputs that are not rounded; and the weights written out.
+#include <algorithm>
+#include <cstring>
+
+#include "engines.h"
+#include "numbers.h"
+#include "simd.h"
+
+namespace hexad {
+
+namespace {
+
+typedef uint8_t Bytes __attribute__((vector_size(kWidth)));
+
+inline VecF levels_at(const uint8_t* w, float step, float least) {
+  Bytes bytes;
+  std::memcpy(&bytes, w, sizeof bytes);
+  return to_float(__builtin_convertvector(bytes, VecI)) * step + least;
+}
+
+template <int Tokens>
+void float_row(const uint8_t* w, const float* x, int64_t padded, float step, float least, float* sums,
+               int64_t sums_stride) {
+  constexpr int kChains = 2;  // independent sums of a token, so that none waits for the one before
+  VecF sum[Tokens][kChains] = {};
+  for (int64_t k = 0; k < padded; k += kChains * kWidth)
+    for (int c = 0; c < kChains; ++c) {
+      const VecF level = levels_at(w + k + c * kWidth, step, least);
+      for (int t = 0; t < Tokens; ++t) sum[t][c] += level * load(x + t * padded + k + c * kWidth);
+    }
+  for (int t = 0; t < Tokens; ++t) sums[t * sums_stride] = sum_of_lanes(sum[t][0] + sum[t][1]);
+}
+
+// The order of the groups back to the natural one.
+template <int Planes>
+inline void natural_order(const uint8_t* from, int64_t n, uint8_t* to) {
+  for (int64_t g = 0; g < n; g += 64 * Planes)
+    for (int i = 0; i < 64; ++i)
+      for (int p = 0; p < Planes; ++p) to[g + i * Planes + p] = from[g + p * 64 + i];
+}
+
+template <class T>
+void write_levels(const uint8_t* w, int64_t k, const WeightForm& form, T* out) {
+  for (int64_t i = 0; i < k; ++i) from_float(float(w[i] * form.step + form.least), out[i]);
+}
+
+}  // namespace
+
+void multiply_floats(const Weights& w, int64_t first_row, int64_t last_row, const float* x, int tokens, float* sums,
+                     int64_t sums_stride, uint8_t* scratch) {
+  const float step = float(w.form->step), least = float(w.form->least);
+  with_bits(w.bits, [&](auto width) {
+    constexpr int kBits = decltype(width)::value;
+    for (int64_t r = first_row; r < last_row; ++r) {
+      unpack_row<kBits>(w, r, 0, w.padded / group_codes(kBits), scratch);
+      float* at = sums + r - first_row;
+      int t = 0;
+      for (; t + 4 <= tokens; t += 4)
+        float_row<4>(scratch, x + t * w.padded, w.padded, step, least, at + t * sums_stride, sums_stride);
+      for (; t < tokens; ++t)
+        float_row<1>(scratch, x + t * w.padded, w.padded, step, least, at + t * sums_stride, sums_stride);
+    }
+  });
+}
+
+void natural_codes(const Weights& w, int64_t row, uint8_t* scratch, uint8_t* to) {
+  with_bits(w.bits, [&](auto width) {
+    constexpr int kBits = decltype(width)::value;
+    unpack<kBits>(w.row(row), w.row_bytes, scratch);
+    natural_order<planes_of(kBits)>(scratch, w.padded, to);
+  });
+}
+
+void write_row_levels(const Weights& w, int64_t row, int64_t k, int32_t dtype, void* out, uint8_t* scratch) {
+  uint8_t* codes = scratch + w.padded;
+  natural_codes(w, row, scratch, codes);
+  if (w.form->lookup) look_up(w.form->table, w.bits, int(w.padded), codes);
+  if (dtype == 0) write_levels(codes, k, *w.form, static_cast<float*>(out) + row * k);
+  else if (dtype == 1) write_levels(codes, k, *w.form, static_cast<BFloat16*>(out) + row * k);
+  else write_levels(codes, k, *w.form, static_cast<Float16*>(out) + row * k);
+}
+
+}  // namespace hexad

@@ -1,0 +1,158 @@
+// How codes leave their bytes, and the order in which products take them.
+//
+// A group is what 64 bytes of a row hold where 8 is a multiple of the width; its codes are taken plane by plane:
+// the lowest bits of the 64 bytes, then the next ones, so that one shift and one mask make 64 codes. Other widths
+// have groups of 64 codes in their own order. Inputs are put into the same order, and zeros fill up the last group.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "memory.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace hexad {
+
+constexpr int kGroupBytes = 64;
+
+constexpr int planes_of(int bits) { return 8 % bits == 0 ? 8 / bits : 1; }
+constexpr int group_codes(int bits) { return 64 * planes_of(bits); }
+constexpr int group_bytes(int bits) { return 8 % bits == 0 ? kGroupBytes : 8 * bits; }
+inline int64_t padded_length(int64_t k, int bits) { return round_up(k, group_codes(bits)); }
+inline int64_t packed_bytes(int64_t k, int bits) { return (k * bits + 7) / 8; }
+
+// Natural order to that of the groups.
+template <int Planes, class T>
+inline void order(const T* from, int64_t n, T* to) {
+  for (int64_t g = 0; g < n; g += 64 * Planes)
+    for (int p = 0; p < Planes; ++p)
+      for (int i = 0; i < 64; ++i) to[g + p * 64 + i] = from[g + i * Planes + p];
+}
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+// Bytes as the parts of an integer: narrowing has an instruction, gathering has none.
+template <class Word>
+inline void order_bytes(const int8_t* from, int64_t n, int8_t* to) {
+  constexpr int kPlanes = sizeof(Word);
+  for (int64_t g = 0; g < n; g += 64 * kPlanes) {
+    Word words[64];
+    std::memcpy(words, from + g, sizeof words);
+    for (int p = 0; p < kPlanes; ++p)
+      for (int i = 0; i < 64; ++i) to[g + p * 64 + i] = static_cast<int8_t>(words[i] >> (8 * p));
+  }
+}
+template <>
+inline void order<2, int8_t>(const int8_t* from, int64_t n, int8_t* to) {
+  order_bytes<uint16_t>(from, n, to);
+}
+template <>
+inline void order<4, int8_t>(const int8_t* from, int64_t n, int8_t* to) {
+  order_bytes<uint32_t>(from, n, to);
+}
+template <>
+inline void order<8, int8_t>(const int8_t* from, int64_t n, int8_t* to) {
+  order_bytes<uint64_t>(from, n, to);
+}
+#endif
+
+template <class T>
+inline void order(const T* from, int64_t n, int bits, T* to) {
+  switch (planes_of(bits)) {
+    case 2:
+      return order<2>(from, n, to);
+    case 4:
+      return order<4>(from, n, to);
+    case 8:
+      return order<8>(from, n, to);
+    default:
+      std::memcpy(to, from, n * sizeof(T));
+  }
+}
+
+template <int Bits>
+inline void unpack_group(const uint8_t* from, uint8_t* to) {
+  if constexpr (8 % Bits == 0) {
+    for (int p = 0; p < 8 / Bits; ++p)
+      for (int i = 0; i < 64; ++i) to[p * 64 + i] = static_cast<uint8_t>(from[i] >> (p * Bits)) & ((1 << Bits) - 1);
+  } else {
+    for (int i = 0; i < 8; ++i) {
+      uint64_t stream = 0;
+      std::memcpy(&stream, from + i * Bits, Bits);
+      constexpr uint64_t kMask = 0x0101010101010101u * ((1 << Bits) - 1);
+#if defined(__BMI2__)
+      const uint64_t codes = _pdep_u64(stream, kMask);
+#else
+      uint64_t codes = 0;
+      for (int c = 0; c < 8; ++c) codes |= (stream << (c * (8 - Bits))) & (kMask & (uint64_t(0xff) << (8 * c)));
+#endif
+      std::memcpy(to + 8 * i, &codes, 8);
+    }
+  }
+}
+
+// to[i] = table[to[i]]; codes of at most four bits need the first 16 entries alone.
+inline void look_up(const uint8_t* table, int bits, int n, uint8_t* to) {
+  int i = 0;
+  if (bits <= 4) {
+#if defined(__AVX512BW__)
+    const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    for (; i + 64 <= n; i += 64)
+      _mm512_storeu_si512(to + i, _mm512_shuffle_epi8(entries, _mm512_loadu_si512(to + i)));
+#elif defined(__SSSE3__)
+    const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    for (; i + 16 <= n; i += 16) {
+      __m128i* at = reinterpret_cast<__m128i*>(to + i);
+      _mm_storeu_si128(at, _mm_shuffle_epi8(entries, _mm_loadu_si128(at)));
+    }
+#elif defined(__aarch64__)
+    const uint8x16_t entries = vld1q_u8(table);
+    for (; i + 16 <= n; i += 16) vst1q_u8(to + i, vqtbl1q_u8(entries, vld1q_u8(to + i)));
+#endif
+  }
+  for (; i < n; ++i) to[i] = table[to[i]];
+}
+
+// The codes of the groups in `bytes` bytes, of which the last group may be short.
+template <int Bits>
+inline void unpack(const uint8_t* from, int64_t bytes, uint8_t* to) {
+  constexpr int kBytes = group_bytes(Bits), kCodes = group_codes(Bits);
+  for (; bytes >= kBytes; bytes -= kBytes, from += kBytes, to += kCodes) unpack_group<Bits>(from, to);
+  if (bytes > 0) {
+    uint8_t rest[kBytes] = {};
+    std::memcpy(rest, from, bytes);
+    unpack_group<Bits>(rest, to);
+  }
+}
+
+// Calls f with the width as a constant of the type.
+template <int Value>
+struct Constant {
+  static constexpr int value = Value;
+};
+template <class F>
+inline auto with_bits(int bits, F f) {
+  switch (bits) {
+    case 1:
+      return f(Constant<1>{});
+    case 2:
+      return f(Constant<2>{});
+    case 3:
+      return f(Constant<3>{});
+    case 4:
+      return f(Constant<4>{});
+    case 5:
+      return f(Constant<5>{});
+    case 6:
+      return f(Constant<6>{});
+    case 7:
+      return f(Constant<7>{});
+    default:
+      return f(Constant<8>{});
+  }
+}
+
+}  // namespace hexad
