@@ -163,7 +163,7 @@ STUDY = Study(
             Config(8, 250, train=0, judged=0, steps=0, refine=0, pairs=0, shipped=8, base_steps=20), 1
         ),
         "full": Preset(
-            Config(8, 250, train=200, judged=40, steps=6000, refine=1000, pairs=8, shipped=40, base_steps=50),
+            Config(8, 250, train=200, judged=40, steps=1000, refine=400, pairs=8, shipped=40, base_steps=50),
             3,
         ),
     },
