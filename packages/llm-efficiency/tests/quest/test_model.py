@@ -75,7 +75,7 @@ def test_the_mode_is_kept():
 
 def test_convert_computes_what_was_prepared():
     torch.manual_seed(0)
-    model = prepare(Toy(), QuestConfig(2, None)).eval()
+    model = prepare(Toy(), QuestConfig(2, 2)).eval()
     with torch.no_grad():
         before = model(IDS)
     assert convert(model) is model

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from hexad.core.errors import InputError
-from hexad.kernels.low_bit_linear import unpack_codes
+from hexad.kernels.low_bit_linear import available_backends, unpack_codes
 from hexad.llm_efficiency.quest import (
     PackedLinear,
     QuestConfig,
@@ -58,6 +58,22 @@ def test_the_codes_are_those_of_the_weight_in_the_hadamard_domain():
     quantized = quantize(fwht(prepared.weight.detach()), 3)
     assert torch.equal(unpack_codes(packed.codes, 3, 384), quantized.codes)
     assert torch.equal(packed.scale, quantized.scale)
+
+
+@pytest.mark.parametrize(
+    "config", [QuestConfig(4, 4), QuestConfig(1, 1), QuestConfig(4, 4, sparse=True)], ids=str
+)
+def test_deep_models_agree_to_the_bit(config):
+    """A last bit that differs would flip a code in the next layer, and soon nothing would agree any more."""
+    if available_backends()["native"] is not None:
+        pytest.skip("the kernel without a compiler rounds in another order")
+    torch.manual_seed(0)
+    blocks = [(nn.Linear(128, 128), nn.GELU(), nn.LayerNorm(128)) for _ in range(6)]
+    model = prepare(nn.Sequential(*(layer for block in blocks for layer in block)), config)
+    x = torch.randn(300, 128)
+    with torch.no_grad():
+        expected = model(x)
+    assert torch.equal(convert(model)(x), expected)
 
 
 @pytest.mark.parametrize(("bits", "share"), [(4, 1 / 6), (2, 1 / 12), (1, 1 / 20)])

@@ -118,17 +118,19 @@ class PackedLinear(nn.Module):
         if torch.is_autocast_enabled(device):
             input = input.to(torch.get_autocast_dtype(device))
         levels, row_sums = self._levels_and_sums()
-        return low_bit_linear(
+        y = low_bit_linear(
             input,
             self.codes,
             self.scale,
-            self.bias,
             levels=levels,
             bits=self.bits,
             activation=self.activation,
             block=self.block,
             row_sums=row_sums,
         )
+        # Added as QuestLinear adds it, not inside the kernel, whose compiler may fuse it into one rounding: a
+        # last bit that differs here changes codes in the next layer, and in a deep model soon everything.
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def _levels_and_sums(self) -> tuple[Tensor, Tensor]:
         """The levels, and their sums over rows: made from the codes at the first call, and then kept."""
