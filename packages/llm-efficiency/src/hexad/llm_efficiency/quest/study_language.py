@@ -73,7 +73,7 @@ def measure_language(trial: Trial, variant: Variant) -> Iterator[Measurement]:
     widths = (0,) if variant.quantise is None else config.widths
     if variant.is_method:
         widths = tuple(sorted({*config.widths, *config.ordered}, reverse=True))
-    runs = [(bits, rate) for bits in widths for rate in config.rates or (variant.rates[bits],)]
+    runs = [(bits, rate) for bits in widths for rate in config.rates or (variant.rate,)]
     losses: dict[int, float] = {}
     for done, (bits, rate) in enumerate(runs):
         run = _Run(trial, variant, bits, rate, done / len(runs), 1 / len(runs))
