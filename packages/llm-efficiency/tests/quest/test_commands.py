@@ -168,6 +168,16 @@ def test_train_refuses_before_it_writes(hexad, texts, tmp_path, arguments, text)
     assert not out.exists()
 
 
+def test_a_missing_package_is_named(hexad, texts, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    monkeypatch.delitem(sys.modules, "hexad.core.training", raising=False)
+    code, _, error = hexad("train", texts, "--out", tmp_path / "run")
+    assert code == 2
+    assert "'lightning_fabric'" in error
+    assert 'pip install "hexad-llm-efficiency[quest]"' in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_export_and_eval_refuse(hexad, trained, texts, tmp_path):
     for arguments, text in (
         (("export", trained, "--out", tmp_path / "p"), "did you mean"),

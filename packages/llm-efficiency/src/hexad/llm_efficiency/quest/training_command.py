@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from hexad.core.errors import InputError
+from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.files import writable_folder, write_json
 from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_count, check_range
@@ -94,7 +94,13 @@ def train(
     if model is not None and given:
         raise InputError(f"--model {model} has its sizes; leave out {', '.join(given)}")
 
-    from hexad.core.training import TrainingConfig
+    try:
+        from hexad.core.training import TrainingConfig
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"training needs {error.name!r}, which is not installed; "
+            'run: pip install "hexad-llm-efficiency[quest]"'
+        ) from error
     from hexad.llm_efficiency.quest.config import QuestConfig
     from hexad.llm_efficiency.quest.language import check_model_folder
     from hexad.llm_efficiency.quest.texts import read_folder
