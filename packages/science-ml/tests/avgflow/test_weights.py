@@ -18,18 +18,18 @@ LENGTHS = {("C", "H"): 1.09, ("C", "C"): 1.53, ("C", "O"): 1.42, ("H", "O"): 0.9
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_small_and_say_what_they_are(kind):
     path = FOLDER / f"{kind}.safetensors"
-    assert len(path.read_bytes()) < 5.5e6
+    assert len(path.read_bytes()) < 5e6  # 15 MB for the three
     checkpoint = load_checkpoint(str(path))
     assert checkpoint.kind == kind
     assert checkpoint.stereo
     assert set(checkpoint.elements) == {"H", "C", "N", "O", "F", "S", "Cl", "Br"}
     told = json.loads((FOLDER / "provenance.json").read_text())[kind]
     assert told["training"] == checkpoint.provenance["training"]
-    assert {"command", "date", "machine", "history", "data"} <= set(told)
+    assert {"command", "date", "machine", "processor_minutes", "data"} <= set(told)
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps", "tolerance"), [("base", 20, 0.05), ("reflow", 2, 0.15), ("distilled", 1, 0.3)]
+    ("kind", "steps", "tolerance"), [("base", 20, 0.03), ("reflow", 2, 0.08), ("distilled", 1, 0.2)]
 )
 def test_bonds_have_the_lengths_of_bonds(kind, steps, tolerance):
     mol = ConformerGenerator.from_checkpoint(kind).embed("CCCO", 10, steps=steps)
@@ -39,8 +39,8 @@ def test_bonds_have_the_lengths_of_bonds(kind, steps, tolerance):
         pair = tuple(sorted((bond.GetBeginAtom().GetSymbol(), bond.GetEndAtom().GetSymbol())))
         arms = positions[:, bond.GetBeginAtomIdx()] - positions[:, bond.GetEndAtomIdx()]
         errors.append(np.abs(np.linalg.norm(arms, axis=1) - LENGTHS[pair]).mean())
-    # The mean over bonds; noise of 1 Angstrom, where sampling starts, is off by 1 Angstrom. The distilled
-    # network had three minutes of training: its single step errs by 0.22 here, and its samples want relaxing.
+    # The mean over bonds; noise of 1 Angstrom, where sampling starts, is off by 1 Angstrom. Twice or more what
+    # the three networks err by here: 0.008, 0.039 and 0.094.
     assert np.mean(errors) < tolerance
 
 

@@ -146,7 +146,7 @@ def distill(
     out: OutOption = Path("avgflow-run"),
     pairs: PairsOption = 4,
     teacher_steps: TeacherStepsOption = 40,
-    steps: StepsOption = 4_000,
+    steps: StepsOption = 2_000,
     batch_size: BatchOption = 32,
     learning_rate: RateOption = 5e-4,
     seed: SeedOption = 0,
