@@ -39,8 +39,8 @@ def test_bonds_have_the_lengths_of_bonds(kind, steps, tolerance):
         pair = tuple(sorted((bond.GetBeginAtom().GetSymbol(), bond.GetEndAtom().GetSymbol())))
         arms = positions[:, bond.GetBeginAtomIdx()] - positions[:, bond.GetEndAtomIdx()]
         errors.append(np.abs(np.linalg.norm(arms, axis=1) - LENGTHS[pair]).mean())
-    # The mean over bonds; noise of 1 Angstrom, where sampling starts, is off by 1 Angstrom. Twice or more what
-    # the three networks err by here: 0.008, 0.039 and 0.094.
+    # The mean over bonds; noise of 1 Angstrom, where sampling starts, is off by 1 Angstrom. At least twice
+    # what the three networks err by here: 0.008, 0.039 and 0.094.
     assert np.mean(errors) < tolerance
 
 
