@@ -99,9 +99,12 @@ def test_casting_keeps_the_scales():
 
 
 def test_autocast_decides_the_dtype():
-    _, packed, x = layers(QuestConfig(4, 4))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert packed(x).dtype == torch.bfloat16
+    prepared, packed, x = layers(QuestConfig(4, 4))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        low, expected = packed(x), prepared(x)
+    assert low.dtype == expected.dtype == torch.bfloat16
+    # The same codes, so that only the rounding of the output to 8 bits differs.
+    torch.testing.assert_close(low.float(), expected.float(), rtol=2**-7, atol=2**-7)
 
 
 def test_gradients_are_refused_and_not_lost():

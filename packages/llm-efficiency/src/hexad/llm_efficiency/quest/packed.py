@@ -114,9 +114,6 @@ class PackedLinear(nn.Module):
             InputError: an input that requires a gradient, holds NaN or infinity, or has rows of another
                 length; see `hexad.kernels.low_bit_linear`.
         """
-        device = input.device.type
-        if torch.is_autocast_enabled(device):
-            input = input.to(torch.get_autocast_dtype(device))
         levels, row_sums = self._levels_and_sums()
         y = low_bit_linear(
             input,
@@ -128,6 +125,10 @@ class PackedLinear(nn.Module):
             block=self.block,
             row_sums=row_sums,
         )
+        # As in QuestLinear, autocast decides over the output and not over what is rounded.
+        device = input.device.type
+        if torch.is_autocast_enabled(device):
+            y = y.to(torch.get_autocast_dtype(device))
         # Added as QuestLinear adds it, not inside the kernel, whose compiler may fuse it into one rounding: a
         # last bit that differs here changes codes in the next layer, and in a deep model soon everything.
         return y if self.bias is None else y + self.bias.to(y.dtype)
