@@ -7,6 +7,7 @@ import polars as pl
 
 from hexad.core.plots import COLOURS, new_figure
 from hexad.core.studies import Results
+from hexad.llm_efficiency.moe_laws.planning import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +28,14 @@ def _ladder(results: Results, arm: str, seed: int = 0) -> Any | None:
     return np.load(path) if path is not None and path.is_file() else None
 
 
+def _token_axis(axis: Any, tokens: np.ndarray) -> None:
+    """Logarithmic, marked at the counts that were trained."""
+    axis.set_xscale("log")
+    counts = np.unique(tokens)
+    axis.set_xticks(counts, [short(count) for count in counts])
+    axis.minorticks_off()
+
+
 def ladder(results: Results) -> "Figure | None":
     """Loss over tokens, one panel a width: what was trained, and what the joint law says (seed 0)."""
     stored = _ladder(results, "joint")
@@ -43,7 +52,7 @@ def ladder(results: Results) -> "Figure | None":
             axis.plot(tokens, predicted, "-", color=colour, linewidth=1.2)
             axis.plot(tokens[~shown], loss[~shown], "o", color=colour, label=f"E = {count:g}")
             axis.plot(tokens[shown], loss[shown], "o", color=colour, markerfacecolor="white")
-        axis.set_xscale("log")
+        _token_axis(axis, stored["tokens"])
         axis.set_title(f"N = {size / 1e3:.0f}k")
         axis.set_xlabel("training bytes")
     axes[0][0].set_ylabel("nats per held-out byte")
@@ -95,7 +104,7 @@ def experts(results: Results) -> "Figure | None":
         if not own.is_empty():
             axis.plot(own["tokens"], own["value"], "o-", color=colour, label=f"E = {count}")
     axis.axhline(0, color="#888888", linewidth=1)
-    axis.set_xscale("log")
+    _token_axis(axis, rows["tokens"].to_numpy())
     axis.set_xlabel("training bytes")
     axis.set_ylabel("loss - loss of dense, nats per byte")
     axis.legend()
