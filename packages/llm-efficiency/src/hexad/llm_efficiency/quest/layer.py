@@ -94,7 +94,9 @@ class QuestLinear(nn.Linear):
         in_features: k, of which a power of two of at least `config.min_block` must be a divisor.
         out_features: number of outputs.
         config: see `QuestConfig`.
-        bias, device, dtype: as in `nn.Linear`.
+        bias: as in `nn.Linear`, as the next two.
+        device: see there.
+        dtype: see there.
 
     Raises:
         InputError: a k that leaves too small a Hadamard block, or that 8 does not divide where sparse.

@@ -36,10 +36,12 @@ class PackedLinear(nn.Module):
     model is cast to, `layout` (3,) with inputs, block and bits, which loading compares; and the `bias`.
 
     Args:
-        in_features, out_features: as in `nn.Linear`.
+        in_features: as in `nn.Linear`.
+        out_features: as in `nn.Linear`.
         config: see `QuestConfig`; its trust mask plays no part any more.
         bias: whether there is one.
-        device, dtype: of the buffers, and of the bias.
+        device: of the buffers.
+        dtype: of the bias.
 
     Raises:
         InputError: inputs that leave too small a Hadamard block, 16 bits.
