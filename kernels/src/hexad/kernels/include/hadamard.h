@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "simd.h"
@@ -58,11 +59,6 @@ inline void transform_in_registers(const float* from, float* to, float factor) {
   for (int i = 0; i < Vectors; ++i) store(to + i * kWidth, v[i] * factor);
 }
 
-template <int Block>
-inline void transform_in_vector(const float* from, float* to, float factor) {
-  store(to, steps_in_vector<Block>(load(from)) * factor);
-}
-
 // The steps of stride `stride` and, for Radix 4, of twice that, over a block in memory.
 template <int Radix>
 inline void steps_in_memory(float* x, int64_t block, int64_t stride, float factor) {
@@ -83,34 +79,31 @@ inline void steps_in_memory(float* x, int64_t block, int64_t stride, float facto
     }
 }
 
-// A block shorter than a vector, or what is left of a row beside whole vectors.
-inline void transform_scalar(const float* from, float* to, int64_t block, float factor) {
-  float x[kWidth];
-  for (int64_t i = 0; i < block; ++i) x[i] = from[i];
-  for (int64_t stride = 1; stride < block; stride *= 2)
-    for (int64_t i = 0; i < block; ++i)
-      if (!(i & stride)) {
-        const float sum = x[i] + x[i + stride], difference = x[i] - x[i + stride];
-        x[i] = sum;
-        x[i + stride] = difference;
-      }
-  for (int64_t i = 0; i < block; ++i) to[i] = x[i] * factor;
+// Blocks shorter than a vector: vectors of them, the last of which may be filled up with zeros.
+template <int Block>
+inline void transform_short_blocks(const float* from, float* to, int64_t n, float factor) {
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) store(to + i, steps_in_vector<Block>(load(from + i)) * factor);
+  if (i < n) {
+    float rest[kWidth] = {};
+    std::memcpy(rest, from + i, (n - i) * sizeof(float));
+    store(rest, steps_in_vector<Block>(load(rest)) * factor);
+    std::memcpy(to + i, rest, (n - i) * sizeof(float));
+  }
 }
 
 // n entries, a multiple of block; `from` may be `to`.
 inline void hadamard_transform(const float* from, float* to, int64_t n, int64_t block) {
   const float factor = float(1.0 / std::sqrt(double(block)));
-  auto each = [&](int64_t span, auto transform) {
-    int64_t i = 0;
-    for (; i + span <= n; i += span) transform(from + i, to + i, factor);
-    for (; i < n; i += block) transform_scalar(from + i, to + i, block, factor);
-  };
-  if (block == 1) return each(kWidth, transform_in_vector<1>);
   if (block < kWidth) {
-    if (block == 2) return each(kWidth, transform_in_vector<2>);
-    if (block == 4) return each(kWidth, transform_in_vector<4>);
-    return each(kWidth, transform_in_vector<8>);
+    if (block == 1) return transform_short_blocks<1>(from, to, n, factor);
+    if (block == 2) return transform_short_blocks<2>(from, to, n, factor);
+    if (block == 4) return transform_short_blocks<4>(from, to, n, factor);
+    return transform_short_blocks<8>(from, to, n, factor);
   }
+  auto each = [&](int64_t span, auto transform) {
+    for (int64_t i = 0; i < n; i += span) transform(from + i, to + i, factor);
+  };
   if (block == kWidth) return each(block, transform_in_registers<1>);
   if (block == 2 * kWidth) return each(block, transform_in_registers<2>);
   if (block == 4 * kWidth) return each(block, transform_in_registers<4>);

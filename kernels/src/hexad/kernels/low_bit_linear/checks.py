@@ -6,16 +6,11 @@ import torch
 from torch import Tensor
 
 from hexad.core.errors import InputError
-from hexad.kernels.hadamard_transform.checks import check_block, check_input
+from hexad.kernels.hadamard_transform.checks import DTYPES, check_block, check_input
 
 MAX_LEVEL = 255
 """The largest integer level: that of 8 bits."""
 NONFINITE = "x or its Hadamard transform holds NaN or infinity; look for the layer that made it"
-
-UNEVEN_LEVELS = (
-    "levels lie too far apart for 8 bits: divide their differences by what divides all of them, "
-    "and none may exceed 255"
-)
 
 MAX_K = 2**20
 """Longer rows are mistakes, and their integer sums would pass 53 bits."""
@@ -86,7 +81,10 @@ def check_level_values(levels: Tensor) -> None:
         raise InputError(f"levels must lie in [-{MAX_LEVEL}, {MAX_LEVEL}], got {max(values, key=abs)}")
     least = min(values)
     if max(values) - least > 255 * max(1, math.gcd(*(value - least for value in values))):
-        raise InputError(UNEVEN_LEVELS)
+        raise InputError(
+            "levels lie too far apart for 8 bits: divide their differences by what divides all of them, "
+            "and none may exceed 255"
+        )
 
 
 def check_call(
@@ -107,20 +105,24 @@ def check_call(
     check_block(block, x.shape[-1])
     check_levels(levels, bits)
     rows = packed.shape[0]
-    vectors = (("scale", scale, torch.float32), ("bias", bias, None), ("row_sums", row_sums, torch.int32))
-    for name, vector, dtype in vectors:
-        if vector is None and name != "scale":
-            continue
-        if not isinstance(vector, Tensor) or vector.shape != (rows,):
-            got = tuple(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__
-            raise InputError(f"{name} must hold one number for each of the {rows} rows of packed, got {got}")
-        if dtype is not None and vector.dtype != dtype:
-            raise InputError(f"{name} must be {str(dtype).removeprefix('torch.')}, got {vector.dtype}")
-        if dtype is None and not vector.is_floating_point():
-            raise InputError(f"{name} must be of a floating dtype, got {vector.dtype}")
+    _check_vector("scale", scale, rows, (torch.float32,))
+    if bias is not None:
+        _check_vector("bias", bias, rows, DTYPES)
+    if row_sums is not None:
+        _check_vector("row_sums", row_sums, rows, (torch.int32,))
+    device = x.device
     for name, tensor in (("packed", packed), ("scale", scale), ("bias", bias), ("row_sums", row_sums)):
-        if tensor is not None and tensor.device != x.device:
-            raise InputError(f"x is on {x.device}, {name} on {tensor.device}; move one of them")
+        if tensor is not None and tensor.device != device:
+            raise InputError(f"x is on {device}, {name} on {tensor.device}; move one of them")
+
+
+def _check_vector(name: str, x: Tensor, rows: int, dtypes: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.shape != (rows,):
+        got = f"{x.layout} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"{name} must hold one number for each of the {rows} rows of packed, got {got}")
+    if x.dtype not in dtypes:
+        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise InputError(f"{name} must be {wanted}, got {x.dtype}")
 
 
 def check_inference_only(*tensors: Tensor | None) -> None:

@@ -61,10 +61,10 @@ def low_bit_linear(
     checks.check_call(x, packed, scale, bias, levels, bits, block, row_sums)
     checks.check_inference_only(x, scale, bias)
     return op.low_bit_linear(
-        x.detach(),
+        x,
         packed,
-        scale.detach(),
-        None if bias is None else bias.detach(),
+        scale,
+        bias,
         levels,
         row_sums,
         bits,

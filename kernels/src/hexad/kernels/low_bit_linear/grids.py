@@ -64,6 +64,7 @@ def grid_number(activation: ActivationGrid | None) -> int:
     return activation.bits if isinstance(activation.bits, int) else _NUMBERS[activation.bits]
 
 
+@cache
 def grid_of(number: int, alpha: float) -> ActivationGrid | None:
     """The grid of a number."""
     if number == 0:

@@ -3,6 +3,9 @@
 It has a fake implementation, so a model that calls it traces whole under torch.compile(fullgraph=True). Its
 arguments come checked in shape and dtype (see `functional`); what takes the numbers themselves to check is
 checked here or by the backend.
+
+Defined through `Library`, not by the decorator `custom_op`, whose checks of every call take about as long as
+the rounding of a token (pytorch issue 139500).
 """
 
 import torch
@@ -14,8 +17,7 @@ from hexad.kernels.low_bit_linear.grids import grid_of
 from hexad.kernels.low_bit_linear.packing import level_sums
 
 
-@torch.library.custom_op("hexad::low_bit_linear", mutates_args=())
-def low_bit_linear(
+def _low_bit_linear(
     x: Tensor,
     packed: Tensor,
     scale: Tensor,
@@ -47,6 +49,18 @@ def low_bit_linear(
     )
 
 
-@low_bit_linear.register_fake
+_library = torch.library.Library("hexad", "FRAGMENT")
+_library.define(
+    "low_bit_linear" + torch.library.infer_schema(_low_bit_linear, mutates_args=()),
+    tags=torch.Tag.pt2_compliant_tag,
+)
+for _device in ("CPU", "CUDA"):
+    _library.impl("low_bit_linear", _low_bit_linear, _device)
+
+
+@torch.library.register_fake("hexad::low_bit_linear", lib=_library)
 def _(x, packed, scale, bias, levels, row_sums, bits, grid, alpha, block, backend):
     return x.new_empty(*x.shape[:-1], packed.shape[0])
+
+
+low_bit_linear = torch.ops.hexad.low_bit_linear.default

@@ -32,13 +32,16 @@ struct WeightForm {
   uint8_t table[256] = {};
 };
 
-// False where no 8-bit integers have the distances of the levels.
+constexpr int32_t kLargestLevel = 255;
+
+// False for levels that are too large, or whose distances no 8-bit integers have.
 inline bool weight_form(const int16_t* levels, int64_t count, WeightForm& form) {
   int32_t least = levels[0], largest = levels[0];
   for (int64_t i = 1; i < count; ++i) {
     least = levels[i] < least ? levels[i] : least;
     largest = levels[i] > largest ? levels[i] : largest;
   }
+  if (least < -kLargestLevel || largest > kLargestLevel) return false;
   int32_t step = 0;
   for (int64_t i = 0; i < count; ++i) step = std::gcd(step, levels[i] - least);
   form.step = step ? step : 1;

@@ -207,7 +207,7 @@ class Linear {
 
 extern "C" {
 
-// 0: done. 1: out of memory. 2: no 8-bit integers have the distances of the levels.
+// 0: done. 1: out of memory. 2: levels that weight_form refuses.
 int32_t hexad_low_bit_linear(hexad::LinearCall* call) {
   hexad::WeightForm form;
   if (!hexad::weight_form(call->levels, call->level_count, form)) return 2;

@@ -151,7 +151,7 @@ bool amx_serves() {
 }
 
 void multiply_panel(const Weights& w, int64_t first_row, int64_t rows, const int8_t* blocks, int64_t block_count,
-                    bool use_amx, int32_t* sums, uint8_t* scratch) {
+                    [[maybe_unused]] bool use_amx, int32_t* sums, uint8_t* scratch) {
   // Rows a whole number of kilobytes apart would all meet in the same few lines of the cache.
   constexpr ptrdiff_t kStride = kPieceCodes + 64;
   const ptrdiff_t block_stride = kBlockTokens * w.padded;
