@@ -44,8 +44,8 @@ class Variant:
 
     Attributes:
         quantise: how its layers are made; None for full precision.
-        rate: its learning rate, chosen by `hexad prove quest --preset sweep` at two bits, on a seed that no
-            other preset uses. One for all widths, as in the paper.
+        rate: its learning rate, one for all widths, as in the paper. `hexad prove quest --preset sweep`
+            compares rates at two bits, on a seed that no other preset uses.
         is_method: it is QuEST itself, with its packed model and a width more.
     """
 
