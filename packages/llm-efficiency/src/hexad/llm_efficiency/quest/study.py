@@ -86,7 +86,8 @@ STUDY = Study(
         "convergence. Embedding, norms and head stay in full precision. All arms train at one learning "
         "rate, the same for all widths as in the paper; the preset `sweep`, at two bits, half the length and "
         "a seed that no other preset uses, is to choose each arm's own and has not been run to its end. "
-        "AbsMax and LSQ use the same mid-rise grids; LSQ has a step a channel for weights and one for activations, learned in the logarithm. "
+        "AbsMax and LSQ use the same mid-rise grids; LSQ has a step a channel for weights and one "
+        "for activations, learned in the logarithm. "
         "Digits: scikit-learn's 8 x 8 digits (BSD-3), an MLP 64-128-128-10 whose last layer is the head, a "
         "quarter held out."
     ),
