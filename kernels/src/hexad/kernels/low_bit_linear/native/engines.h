@@ -45,11 +45,14 @@ void write_row_levels(const Weights& w, int64_t row, int64_t k, int32_t dtype, v
 // blocks[block][k / 4][16][4]. A panel of rows is unpacked piece by piece into a thread's first-level cache.
 constexpr int kBlockTokens = 16;
 constexpr int kPanelRows = 32;
-// The codes of a row in a piece: whole groups of any width.
-constexpr int kPieceCodes = 1024;
-constexpr int64_t kPanelBytes = int64_t(kPanelRows) * (kPieceCodes + 64);
+// The codes of a row in a piece: whole groups of any width. Rows a power of two of bytes apart would meet in few lines
+// of the cache, hence a line between them. Two pieces, so that one can be unpacked while the other is multiplied.
+constexpr int kPieceCodes = 512;
+constexpr int64_t kPieceStride = kPieceCodes + 64;
+constexpr int64_t kPieceBytes = kPanelRows * kPieceStride;
+constexpr int64_t kPanelBytes = 2 * kPieceBytes;
 
-// sums[block][row][token] of the panel; rows past `rows` are not read. `use_amx` needs amx_serves() and a
+// sums[block][row][token] of the panel, with room for an even number of blocks. `use_amx` needs amx_serves() and a
 // TileScope of the thread.
 void multiply_panel(const Weights& w, int64_t first_row, int64_t rows, const int8_t* blocks, int64_t block_count,
                     bool use_amx, int32_t* sums, uint8_t* scratch);

@@ -9,54 +9,39 @@ namespace {
 #if defined(HEXAD_AVX512) && defined(__AVX512VNNI__)
 #define HEXAD_FEW_IN_REGISTERS 1
 
-// 64 codes of each plane of a group, in a register.
-template <int Bits>
-struct Codes {
-  static constexpr int kPlanes = planes_of(Bits);
-  static __m512i load(const uint8_t* from, int64_t bytes) {
-    constexpr int kBytes = group_bytes(Bits);
-    if (kBytes == 64 && bytes >= 64) return _mm512_loadu_si512(from);
-    const int64_t count = bytes < kBytes ? bytes : kBytes;
-    return _mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - count), from);
-  }
-  template <int Plane>
-  static __m512i plane(__m512i group) {
-    if constexpr (Bits == 8) {
-      return group;
-    } else if constexpr (8 % Bits == 0) {
-      return _mm512_and_si512(_mm512_srli_epi16(group, Plane * Bits), _mm512_set1_epi8((1 << Bits) - 1));
-    } else {
-#if defined(__AVX512VBMI__)
-      // Eight codes lie in `Bits` bytes: those bytes into one lane, then each code to the foot of its byte.
-      alignas(64) static constexpr auto kBytes = [] {
-        struct { uint8_t at[64]; } t{};
-        for (int i = 0; i < 64; ++i) t.at[i] = uint8_t(i / 8 * Bits + i % 8);
-        return t;
-      }();
-      constexpr uint64_t kShifts = [] {
-        uint64_t shifts = 0;
-        for (int c = 0; c < 8; ++c) shifts |= uint64_t(c * Bits) << (8 * c);
-        return shifts;
-      }();
-      const __m512i lanes = _mm512_permutexvar_epi8(_mm512_load_si512(kBytes.at), group);
-      const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(int64_t(kShifts)), lanes);
-      return _mm512_and_si512(codes, _mm512_set1_epi8((1 << Bits) - 1));
-#else
-      return group;  // few_in_registers says no
-#endif
-    }
-  }
-};
-
-// A code that stays where it lies in its byte counts 2^(Plane * Bits) fold: no shift, but a sum for each plane.
-template <int Bits, int Plane>
-inline __m512i in_place(__m512i group) {
-  return _mm512_and_si512(group, _mm512_set1_epi8(char(((1 << Bits) - 1) << (Plane * Bits))));
+// Sums that stay in their registers: GCC 12 copies them before each of these instructions when it may choose.
+inline __attribute__((always_inline)) void add_dot(__m512i& sum, __m512i w, __m512i a) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "vm"(a));
 }
 
-template <class F, int... I>
-inline void unrolled(F f, std::integer_sequence<int, I...>) {
-  (f(Constant<I>{}), ...);
+// What a row holds for one step of the loop: 64 codes of each plane.
+template <int Bits>
+inline __m512i load_group(const uint8_t* from, int64_t bytes) {
+  constexpr int kBytes = group_bytes(Bits);
+  if (kBytes == 64 && bytes >= 64) return _mm512_loadu_si512(from);
+  const int64_t count = bytes < kBytes ? bytes : kBytes;
+  return _mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - count), from);
+}
+
+// The codes of a plane, or in place: those stay where they lie in their bytes and count 2^(plane * Bits) fold, which
+// saves the shift.
+template <int Bits, bool InPlace>
+inline __attribute__((always_inline)) __m512i plane_of(__m512i group, int plane) {
+  typedef uint16_t Words __attribute__((vector_size(64)));
+  if constexpr (8 % Bits != 0) {
+#if defined(__AVX512VBMI__)
+    return spread_codes<Bits>(group);
+#else
+    return group;  // few_in_registers says no
+#endif
+  } else if constexpr (Bits == 8) {
+    return group;
+  } else if constexpr (InPlace) {
+    return _mm512_and_si512(group, _mm512_set1_epi8(char(((1 << Bits) - 1) << (plane * Bits))));
+  } else {
+    const __m512i shifted = (__m512i)((Words)group >> (plane * Bits));
+    return _mm512_and_si512(shifted, _mm512_set1_epi8((1 << Bits) - 1));
+  }
 }
 
 template <int Bits, bool Lookup, int Rows, int Tokens>
@@ -65,38 +50,42 @@ void multiply_rows(const Weights& w, int64_t row, const int8_t* const* a, int32_
   constexpr bool kInPlace = Tokens == 1 && !Lookup && kPlanes > 1;
   constexpr int kSums = kInPlace ? kPlanes : Tokens;
   const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w.form->table)));
-  const uint8_t* from[Rows];
-  for (int r = 0; r < Rows; ++r) from[r] = w.row(row + r);
+  const int64_t bytes = w.row_bytes;
+  const uint8_t* from = w.row(row);
   __m512i sum[Rows][kSums];
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
     for (int s = 0; s < kSums; ++s) sum[r][s] = _mm512_setzero_si512();
   int64_t k = 0;
-  for (int64_t at = 0; at < w.row_bytes; at += kBytes, k += 64 * kPlanes) {
+  for (int64_t at = 0; at < bytes; at += kBytes, k += 64 * kPlanes) {
     __m512i group[Rows];
+#pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      group[r] = Codes<Bits>::load(from[r] + at, w.row_bytes - at);
-      _mm_prefetch(reinterpret_cast<const char*>(from[r] + at + Rows * w.row_bytes), _MM_HINT_T0);
+      group[r] = load_group<Bits>(from + r * bytes + at, bytes - at);
+      _mm_prefetch(reinterpret_cast<const char*>(from + (r + Rows) * bytes + at), _MM_HINT_T0);
     }
-    unrolled(
-        [&](auto plane) {
-          constexpr int kPlane = decltype(plane)::value;
-          __m512i input[Tokens];
-          for (int t = 0; t < Tokens; ++t) input[t] = _mm512_loadu_si512(a[t] + k + 64 * kPlane);
-          for (int r = 0; r < Rows; ++r) {
-            if constexpr (kInPlace) {
-              sum[r][kPlane] = _mm512_dpbusd_epi32(sum[r][kPlane], in_place<Bits, kPlane>(group[r]), input[0]);
-            } else {
-              __m512i code = Codes<Bits>::template plane<kPlane>(group[r]);
-              if constexpr (Lookup) code = _mm512_shuffle_epi8(table, code);
-              for (int t = 0; t < Tokens; ++t) sum[r][t] = _mm512_dpbusd_epi32(sum[r][t], code, input[t]);
-            }
-          }
-        },
-        std::make_integer_sequence<int, kPlanes>{});
+#pragma GCC unroll 8
+    for (int p = 0; p < kPlanes; ++p) {
+      __m512i input[Tokens];
+#pragma GCC unroll 8
+      for (int t = 0; t < Tokens; ++t) input[t] = _mm512_loadu_si512(a[t] + k + 64 * p);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        __m512i code = plane_of<Bits, kInPlace>(group[r], p);
+        if constexpr (Lookup) code = _mm512_shuffle_epi8(table, code);
+#pragma GCC unroll 8
+        for (int t = 0; t < Tokens; ++t) add_dot(sum[r][kInPlace ? p : t], code, input[t]);
+      }
+    }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
     if constexpr (kInPlace)
-      for (int p = 1; p < kPlanes; ++p) sum[r][0] = _mm512_add_epi32(sum[r][0], _mm512_srai_epi32(sum[r][p], p * Bits));
+#pragma GCC unroll 8
+      for (int p = 1; p < kPlanes; ++p)
+        sum[r][0] = _mm512_add_epi32(sum[r][0], (__m512i)((VecI)sum[r][p] >> (p * Bits)));
+#pragma GCC unroll 8
     for (int t = 0; t < Tokens; ++t) sums[t * sums_stride + r] = _mm512_reduce_add_epi32(sum[r][t]);
   }
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "memory.h"
+#include "simd.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -73,15 +74,52 @@ inline void order(const T* from, int64_t n, int bits, T* to) {
   }
 }
 
+#if defined(__AVX512VBMI__) && defined(__AVX512VL__)
+// 64 codes of a width that does not divide 8, from the bytes that hold them: each eight lie in `Bits` bytes, which go
+// into one lane of 64 bits, and then each code to the foot of its byte.
+template <int Bits>
+inline __m512i spread_codes(__m512i group) {
+  alignas(64) static constexpr auto kBytes = [] {
+    struct {
+      uint8_t at[64];
+    } t{};
+    for (int i = 0; i < 64; ++i) t.at[i] = uint8_t(i / 8 * Bits + i % 8);
+    return t;
+  }();
+  constexpr uint64_t kShifts = [] {
+    uint64_t shifts = 0;
+    for (int c = 0; c < 8; ++c) shifts |= uint64_t(c * Bits) << (8 * c);
+    return shifts;
+  }();
+  const __m512i lanes = _mm512_permutexvar_epi8(_mm512_load_si512(kBytes.at), group);
+  const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(int64_t(kShifts)), lanes);
+  return _mm512_and_si512(codes, _mm512_set1_epi8((1 << Bits) - 1));
+}
+#endif
+
+// The codes of one group. Of widths that do not divide 8 it reads up to 64 bytes.
 template <int Bits>
 inline void unpack_group(const uint8_t* from, uint8_t* to) {
-  if constexpr (8 % Bits == 0) {
-    for (int p = 0; p < 8 / Bits; ++p)
-      for (int i = 0; i < 64; ++i) to[p * 64 + i] = static_cast<uint8_t>(from[i] >> (p * Bits)) & ((1 << Bits) - 1);
+  if constexpr (Bits == 8) {
+    std::memcpy(to, from, 64);
+  } else if constexpr (8 % Bits == 0) {
+    // Words at a time: the mask takes away what a shift brings over from the byte beside.
+    const VecU mask = VecU{} + 0x01010101u * ((1 << Bits) - 1);
+    for (int i = 0; i < 64; i += int(sizeof(VecU))) {
+      VecU words;
+      std::memcpy(&words, from + i, sizeof words);
+      for (int p = 0; p < 8 / Bits; ++p) {
+        const VecU codes = words >> (p * Bits) & mask;
+        std::memcpy(to + 64 * p + i, &codes, sizeof codes);
+      }
+    }
   } else {
+#if defined(__AVX512VBMI__) && defined(__AVX512VL__)
+    _mm512_storeu_si512(to, spread_codes<Bits>(_mm512_loadu_si512(from)));
+#else
     for (int i = 0; i < 8; ++i) {
-      uint64_t stream = 0;
-      std::memcpy(&stream, from + i * Bits, Bits);
+      uint64_t stream;
+      std::memcpy(&stream, from + i * Bits, 8);
       constexpr uint64_t kMask = 0x0101010101010101u * ((1 << Bits) - 1);
 #if defined(__BMI2__)
       const uint64_t codes = _pdep_u64(stream, kMask);
@@ -91,6 +129,7 @@ inline void unpack_group(const uint8_t* from, uint8_t* to) {
 #endif
       std::memcpy(to + 8 * i, &codes, 8);
     }
+#endif
   }
 }
 
@@ -120,9 +159,9 @@ inline void look_up(const uint8_t* table, int bits, int n, uint8_t* to) {
 template <int Bits>
 inline void unpack(const uint8_t* from, int64_t bytes, uint8_t* to) {
   constexpr int kBytes = group_bytes(Bits), kCodes = group_codes(Bits);
-  for (; bytes >= kBytes; bytes -= kBytes, from += kBytes, to += kCodes) unpack_group<Bits>(from, to);
-  if (bytes > 0) {
-    uint8_t rest[kBytes] = {};
+  for (; bytes >= kGroupBytes; bytes -= kBytes, from += kBytes, to += kCodes) unpack_group<Bits>(from, to);
+  for (; bytes > 0; bytes -= kBytes, from += kBytes, to += kCodes) {
+    uint8_t rest[kGroupBytes] = {};
     std::memcpy(rest, from, bytes);
     unpack_group<Bits>(rest, to);
   }

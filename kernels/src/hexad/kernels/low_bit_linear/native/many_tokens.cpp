@@ -15,71 +15,96 @@ constexpr int64_t kBlockSums = int64_t(kPanelRows) * kBlockTokens;
 
 #if defined(HEXAD_AMX)
 
-// Tiles 0 to 3 hold sums (two of 16 rows by two of 16 tokens), 4 and 5 weights, 6 and 7 tokens.
-// One block of tokens takes all four sums too, two for the even steps and two for the odd ones: a single pair
-// would wait for itself.
-template <int Blocks>
-void amx_piece(const uint8_t* w, ptrdiff_t stride, const int8_t* block, ptrdiff_t block_stride, int64_t steps,
-               int32_t* sums, bool first) {
+// After a thousand cycles without work the unit takes as long to wake again. A product that nobody reads keeps it
+// busy while the vector unit unpacks alone; what comes next overwrites its tile.
+inline void stay_awake() { _tile_dpbusd(3, 4, 6); }
+
+inline void load_sums(const int32_t* sums, bool both) {
+  _tile_loadd(0, sums, 4 * kBlockTokens);
+  _tile_loadd(1, sums + 16 * kBlockTokens, 4 * kBlockTokens);
+  if (!both) return;
+  _tile_loadd(2, sums + kBlockSums, 4 * kBlockTokens);
+  _tile_loadd(3, sums + kBlockSums + 16 * kBlockTokens, 4 * kBlockTokens);
+}
+
+inline void store_sums(int32_t* sums) {
+  _tile_stored(0, sums, 4 * kBlockTokens);
+  _tile_stored(1, sums + 16 * kBlockTokens, 4 * kBlockTokens);
+  _tile_stored(2, sums + kBlockSums, 4 * kBlockTokens);
+  _tile_stored(3, sums + kBlockSums + 16 * kBlockTokens, 4 * kBlockTokens);
+}
+
+// Tiles 0 to 3 hold sums: two of 16 rows by two of 16 tokens. Tiles 4 and 5 take weights, 6 and 7 tokens. A block of
+// tokens that has no partner takes all four sums too, two for even steps and two for odd ones: one pair alone would
+// wait for itself. `meanwhile(step)` is work for the vector unit, which goes on beside the products.
+template <int Blocks, class Meanwhile>
+inline void amx_steps(const uint8_t* w, const int8_t* block, ptrdiff_t block_stride, int64_t steps,
+                      Meanwhile meanwhile) {
   constexpr int kBytes = 4 * kBlockTokens;
-  int32_t* other = sums + kBlockSums;
   amx_see_stores();
-  _tile_zero(2);
-  _tile_zero(3);
-  if (first) {
-    _tile_zero(0);
-    _tile_zero(1);
-  } else {
-    _tile_loadd(0, sums, kBytes);
-    _tile_loadd(1, sums + 16 * kBlockTokens, kBytes);
-    if constexpr (Blocks == 2) {
-      _tile_loadd(2, other, kBytes);
-      _tile_loadd(3, other + 16 * kBlockTokens, kBytes);
-    }
-  }
-  if constexpr (Blocks == 2) {
-    for (int64_t s = 0; s < steps; ++s) {
-      _tile_loadd(6, block + s * 1024, kBytes);
-      _tile_loadd(4, w + s * 64, stride);
-      _tile_loadd(5, w + 16 * stride + s * 64, stride);
-      _tile_loadd(7, block + block_stride + s * 1024, kBytes);
+  for (int64_t s = 0; s < steps; ++s) {
+    const uint8_t* left = w + s * 64;
+    const int8_t* right = block + s * 64 * kBlockTokens;
+    if (Blocks == 2 || s % 2 == 0) {
+      _tile_loadd(6, right, kBytes);
+      _tile_loadd(4, left, kPieceStride);
+      _tile_loadd(5, left + 16 * kPieceStride, kPieceStride);
       _tile_dpbusd(0, 4, 6);
       _tile_dpbusd(1, 5, 6);
+    }
+    if (Blocks == 2) {
+      _tile_loadd(7, right + block_stride, kBytes);
+      _tile_dpbusd(2, 4, 7);
+      _tile_dpbusd(3, 5, 7);
+    } else if (s % 2 == 1) {
+      _tile_loadd(7, right, kBytes);
+      _tile_loadd(4, left, kPieceStride);
+      _tile_loadd(5, left + 16 * kPieceStride, kPieceStride);
       _tile_dpbusd(2, 4, 7);
       _tile_dpbusd(3, 5, 7);
     }
-  } else {
-    int64_t s = 0;
-    for (; s + 2 <= steps; s += 2) {
-      _tile_loadd(6, block + s * 1024, kBytes);
-      _tile_loadd(4, w + s * 64, stride);
-      _tile_loadd(5, w + 16 * stride + s * 64, stride);
-      _tile_dpbusd(0, 4, 6);
-      _tile_dpbusd(1, 5, 6);
-      _tile_loadd(7, block + s * 1024 + 1024, kBytes);
-      _tile_loadd(4, w + s * 64 + 64, stride);
-      _tile_loadd(5, w + 16 * stride + s * 64 + 64, stride);
-      _tile_dpbusd(2, 4, 7);
-      _tile_dpbusd(3, 5, 7);
-    }
-    if (s < steps) {
-      _tile_loadd(6, block + s * 1024, kBytes);
-      _tile_loadd(4, w + s * 64, stride);
-      _tile_loadd(5, w + 16 * stride + s * 64, stride);
-      _tile_dpbusd(0, 4, 6);
-      _tile_dpbusd(1, 5, 6);
-    }
+    meanwhile(s);
   }
-  _tile_stored(0, sums, kBytes);
-  _tile_stored(1, sums + 16 * kBlockTokens, kBytes);
-  if constexpr (Blocks == 2) {
-    _tile_stored(2, other, kBytes);
-    _tile_stored(3, other + 16 * kBlockTokens, kBytes);
-  } else {
-    alignas(64) int32_t odd[kBlockSums];
-    _tile_stored(2, odd, kBytes);
-    _tile_stored(3, odd + 16 * kBlockTokens, kBytes);
-    for (int i = 0; i < kBlockSums; ++i) sums[i] += odd[i];
+}
+
+// A panel whose pieces are unpacked one ahead: `unpack(piece, first_row, last_row)`.
+template <class Unpack>
+void amx_panel(int64_t codes, const int8_t* blocks, ptrdiff_t block_stride, int64_t block_count, int32_t* sums,
+               const uint8_t* scratch, Unpack unpack) {
+  const int64_t pieces = (codes + kPieceCodes - 1) / kPieceCodes;
+  for (int r = 0; r < kPanelRows; ++r) {
+    unpack(0, r, r + 1);
+    stay_awake();
+  }
+  // Few sums stay in their tiles throughout.
+  const bool keep = block_count <= 2;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    const int64_t steps = std::min<int64_t>(kPieceCodes, codes - piece * kPieceCodes) / 64;
+    const uint8_t* w = scratch + piece % 2 * kPieceBytes;
+    const int8_t* right = blocks + piece * kPieceCodes * kBlockTokens;
+    const bool first = piece == 0, last = piece + 1 == pieces;
+    const int64_t rows_a_step = (kPanelRows + steps - 1) / steps;
+    for (int64_t b = 0; b < block_count; b += 2) {
+      int32_t* at = sums + b * kBlockSums;
+      const bool pair = b + 1 < block_count;
+      if (first || !keep) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        if (!first) load_sums(at, pair);
+      }
+      auto meanwhile = [&](int64_t step) {
+        if (b == 0 && !last)
+          unpack(piece + 1, step * rows_a_step, std::min<int64_t>(kPanelRows, (step + 1) * rows_a_step));
+      };
+      if (pair) amx_steps<2>(w, right + b * block_stride, block_stride, steps, meanwhile);
+      else amx_steps<1>(w, right + b * block_stride, block_stride, steps, meanwhile);
+      if (keep && !last) continue;
+      store_sums(at);
+      if (!pair)
+        for (int i = 0; i < kBlockSums; ++i) at[i] += at[kBlockSums + i];
+    }
   }
 }
 
@@ -111,7 +136,7 @@ inline VecI dot_of_four(VecI sum, int32_t w, VecI a) {
 }
 
 template <int Rows>
-void vector_rows(const uint8_t* w, ptrdiff_t stride, const int8_t* block, int64_t steps, int32_t* sums, bool first) {
+void vector_rows(const uint8_t* w, const int8_t* block, int64_t steps, int32_t* sums, bool first) {
   constexpr int kVectorsOfBlock = kBlockTokens / kWidth;
   VecI sum[Rows][kVectorsOfBlock];
   for (int r = 0; r < Rows; ++r)
@@ -123,7 +148,7 @@ void vector_rows(const uint8_t* w, ptrdiff_t stride, const int8_t* block, int64_
       const VecI a = load(lanes + s * kBlockTokens + v * kWidth);
       for (int r = 0; r < Rows; ++r) {
         int32_t four;
-        std::memcpy(&four, w + r * stride + 4 * s, 4);
+        std::memcpy(&four, w + r * kPieceStride + 4 * s, 4);
         sum[r][v] = dot_of_four(sum[r][v], four, a);
       }
     }
@@ -131,13 +156,13 @@ void vector_rows(const uint8_t* w, ptrdiff_t stride, const int8_t* block, int64_
     for (int v = 0; v < kVectorsOfBlock; ++v) store(sums + r * kBlockTokens + v * kWidth, sum[r][v]);
 }
 
-void vector_piece(const uint8_t* w, ptrdiff_t stride, int64_t rows, const int8_t* block, int64_t steps, int32_t* sums,
+void vector_piece(const uint8_t* w, int64_t rows, const int8_t* block, int64_t steps, int32_t* sums,
                   bool first) {
   constexpr int kRows = kWidth == 16 ? 8 : kWidth == 8 ? 4 : 2;
   int64_t r = 0;
   for (; r + kRows <= rows; r += kRows)
-    vector_rows<kRows>(w + r * stride, stride, block, steps, sums + r * kBlockTokens, first);
-  for (; r < rows; ++r) vector_rows<1>(w + r * stride, stride, block, steps, sums + r * kBlockTokens, first);
+    vector_rows<kRows>(w + r * kPieceStride, block, steps, sums + r * kBlockTokens, first);
+  for (; r < rows; ++r) vector_rows<1>(w + r * kPieceStride, block, steps, sums + r * kBlockTokens, first);
 }
 
 }  // namespace
@@ -152,28 +177,24 @@ bool amx_serves() {
 
 void multiply_panel(const Weights& w, int64_t first_row, int64_t rows, const int8_t* blocks, int64_t block_count,
                     [[maybe_unused]] bool use_amx, int32_t* sums, uint8_t* scratch) {
-  // Rows a whole number of kilobytes apart would all meet in the same few lines of the cache.
-  constexpr ptrdiff_t kStride = kPieceCodes + 64;
   const ptrdiff_t block_stride = kBlockTokens * w.padded;
   with_bits(w.bits, [&](auto width) {
     constexpr int kBits = decltype(width)::value, kGroup = group_codes(kBits);
-    for (int64_t k = 0; k < w.padded; k += kPieceCodes) {
-      const int64_t codes = std::min<int64_t>(kPieceCodes, w.padded - k);
-      for (int64_t r = 0; r < rows; ++r) unpack_row<kBits>(w, first_row + r, k / kGroup, codes / kGroup, scratch + r * kStride);
-      int64_t b = 0;
+    auto unpack = [&](int64_t piece, int64_t first, int64_t last) {
+      const int64_t k = piece * kPieceCodes, groups = std::min<int64_t>(kPieceCodes, w.padded - k) / kGroup;
+      uint8_t* to = scratch + piece % 2 * kPieceBytes;
+      for (int64_t r = first; r < std::min(last, rows); ++r)
+        unpack_row<kBits>(w, first_row + r, k / kGroup, groups, to + r * kPieceStride);
+    };
 #if defined(HEXAD_AMX)
-      if (use_amx) {
-        for (; b + 2 <= block_count; b += 2)
-          amx_piece<2>(scratch, kStride, blocks + b * block_stride + k * kBlockTokens, block_stride, codes / 64,
-                       sums + b * kBlockSums, k == 0);
-        for (; b < block_count; ++b)
-          amx_piece<1>(scratch, kStride, blocks + b * block_stride + k * kBlockTokens, block_stride, codes / 64,
-                       sums + b * kBlockSums, k == 0);
-      }
+    if (use_amx) return amx_panel(w.padded, blocks, block_stride, block_count, sums, scratch, unpack);
 #endif
-      for (; b < block_count; ++b)
-        vector_piece(scratch, kStride, rows, blocks + b * block_stride + k * kBlockTokens, codes / 64,
-                     sums + b * kBlockSums, k == 0);
+    for (int64_t k = 0; k < w.padded; k += kPieceCodes) {
+      unpack(k / kPieceCodes, 0, rows);
+      const uint8_t* piece = scratch + k / kPieceCodes % 2 * kPieceBytes;
+      const int64_t steps = std::min<int64_t>(kPieceCodes, w.padded - k) / 64;
+      for (int64_t b = 0; b < block_count; ++b)
+        vector_piece(piece, rows, blocks + b * block_stride + k * kBlockTokens, steps, sums + b * kBlockSums, k == 0);
     }
   });
 }
