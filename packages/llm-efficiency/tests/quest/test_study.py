@@ -102,12 +102,13 @@ def test_a_trial_that_stopped_half_way_gives_the_same_numbers(tmp_path, value, m
 
 def test_the_sweep_keeps_clear_of_the_seeds_that_are_reported():
     from hexad.llm_efficiency.quest.study import STUDY
+    from hexad.llm_efficiency.quest.sweep import SWEEP
 
-    seeds = {
-        name: {preset.config.first_seed + seed for seed in range(preset.seeds)}
-        for name, preset in STUDY.presets.items()
-    }
-    assert not seeds["sweep"] & (seeds["full"] | seeds["quick"])
+    reported, swept = (
+        {preset.config.first_seed + seed for preset in study.presets.values() for seed in range(preset.seeds)}
+        for study in (STUDY, SWEEP)
+    )
+    assert not reported & swept
 
 
 def test_a_missing_package_is_named_before_anything_runs(monkeypatch):

@@ -62,10 +62,6 @@ STUDY = Study(
         ),
         "quick": Preset(Config(widths=(2,), steps=50, test_windows=64, digits_epochs=25), seeds=1),
         "full": Preset(Config(widths=WIDTHS, ordered=(3,)), seeds=3),
-        "sweep": Preset(
-            Config(widths=(2,), steps=150, digits_epochs=0, rates=(1e-3, 3e-3), first_seed=1000),
-            seeds=1,
-        ),
     },
     figures=(
         Figure("losses", "Test loss by bits of weights and activations", study_figures.losses),
@@ -84,8 +80,8 @@ STUDY = Study(
         "windows. In `full` 300 steps of 8 windows of 128 bytes: less than a byte a parameter, where the "
         "paper trains on a hundred tokens a parameter; so these are the first steps of a training, far from "
         "convergence. Embedding, norms and head stay in full precision. All arms train at one learning "
-        "rate, the same for all widths as in the paper; the preset `sweep`, at two bits, half the length and "
-        "a seed that no other preset uses, is to choose each arm's own and has not been run to its end. "
+        "rate, the same for all widths as in the paper; `python -m hexad.llm_efficiency.quest.sweep`, at two "
+        "bits, half the length and a seed that no preset uses, is to choose each arm's own, and was not run. "
         "AbsMax and LSQ use the same mid-rise grids; LSQ has a step a channel for weights and one "
         "for activations, learned in the logarithm. "
         "Digits: scikit-learn's 8 x 8 digits (BSD-3), an MLP 64-128-128-10 whose last layer is the head, a "

@@ -44,8 +44,8 @@ class Variant:
 
     Attributes:
         quantise: how its layers are made; None for full precision.
-        rate: its learning rate, one for all widths, as in the paper. `hexad prove quest --preset sweep`
-            compares rates at two bits, on a seed that no other preset uses.
+        rate: its learning rate, one for all widths, as in the paper. `sweep.py` compares rates
+            at two bits, on a seed that no preset uses.
         is_method: it is QuEST itself, with its packed model and a width more.
     """
 
