@@ -59,8 +59,11 @@ def readme_with_table() -> str:
 def measure(results: Path) -> None:
     """Copy what the full presets of a results folder measured, with its figures, or a benchmark."""
     if results.is_file():
-        write_json(DOCS / "measured" / "kernels-bench.json", json.loads(results.read_text()))
-        print("docs/measured/kernels-bench.json")
+        report = json.loads(results.read_text())
+        for name, operation in report["operations"].items():
+            page = report | {"operations": {name: operation}, "markdown": operation["markdown"]}
+            write_json(DOCS / "measured" / f"kernels-{name}.json", page)
+            print(f"docs/measured/kernels-{name}.json")
         return
     for path in sorted(results.glob("*/full/page.json")):
         page = json.loads(path.read_text())

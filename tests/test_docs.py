@@ -60,9 +60,12 @@ def build():
 def test_a_benchmark_is_taken_over_from_its_json(build, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "DOCS", tmp_path)
     (tmp_path / "measured").mkdir()
-    (tmp_path / "bench.json").write_text('{"markdown": "| a table |\\n\\nMeasured today.\\n", "rows": [1]}')
+    operations = {name: {"markdown": f"| {name} |\n", "rows": [1]} for name in ("first", "second")}
+    (tmp_path / "bench.json").write_text(json.dumps({"threads": 2, "operations": operations}))
     build.measure(tmp_path / "bench.json")
-    assert json.loads((tmp_path / "measured" / "kernels-bench.json").read_text())["rows"] == [1]
+    for name, operation in operations.items():
+        page = json.loads((tmp_path / "measured" / f"kernels-{name}.json").read_text())
+        assert page == {"threads": 2, "operations": {name: operation}, "markdown": f"| {name} |\n"}
 
 
 def test_the_readmes_table_of_methods_is_that_of_the_data(build):

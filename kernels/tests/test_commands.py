@@ -18,14 +18,20 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+# What serves on a CPU where there is no native code.
+WITHOUT_NATIVE = {"sparse_attention": "gather", "hadamard_transform": "torch", "low_bit_linear": "torch"}
+
+
 def test_info_says_which_path_serves_and_why_others_cannot():
     found = json.loads(run("info", "--json").stdout)
-    operation = found["operations"]["sparse_attention"]
-    reasons = operation["reasons_against"]
-    assert reasons[operation["serves"]] is None
-    assert operation["serves"] == ("native" if reasons["native"] is None else "gather")
-    assert reasons["triton"]  # there is no GPU on a CPU
-    assert operation["serves"] in run("info").stdout
+    shown = run("info").stdout
+    assert set(found["operations"]) == set(WITHOUT_NATIVE)
+    for name, operation in found["operations"].items():
+        reasons = operation["reasons_against"]
+        assert reasons[operation["serves"]] is None
+        assert operation["serves"] == ("native" if reasons["native"] is None else WITHOUT_NATIVE[name])
+        assert reasons["triton"]  # there is no GPU on a CPU
+        assert f"{name}: served by {operation['serves']} on this CPU" in shown
 
 
 def test_info_keeps_paths_whole(monkeypatch):
@@ -44,13 +50,14 @@ def test_native_code_switched_off_is_given_as_the_reason():
     environment = {**os.environ, "HEXAD_NATIVE": "0"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    operation = json.loads(done.stdout)["operations"]["sparse_attention"]
-    assert operation["serves"] == "gather"
-    assert "HEXAD_NATIVE" in operation["reasons_against"]["native"]
+    for name, operation in json.loads(done.stdout)["operations"].items():
+        assert operation["serves"] == WITHOUT_NATIVE[name]
+        assert "HEXAD_NATIVE" in operation["reasons_against"]["native"]
 
 
 def test_bench_measures_every_path_beside_dense_attention():
-    done = run("bench", "--lengths", 512, "--dtypes", "float32", "--rounds", 1, "--no-flex", "--json")
+    options = ("--lengths", 512, "--dtypes", "float32", "--rounds", 1, "--no-flex", "--json")
+    done = run("bench", "sparse_attention", *options)
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     rows = report["operations"]["sparse_attention"]["rows"]
@@ -69,12 +76,49 @@ def test_bench_measures_every_path_beside_dense_attention():
     assert f"PyTorch {torch.__version__.split('+')[0]}" in last
 
 
+def test_bench_measures_the_transform_beside_one_product():
+    done = run("bench", "hadamard_transform", "--lengths", 3, "--dtypes", "float32", "--rounds", 1, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    rows = report["operations"]["hadamard_transform"]["rows"]
+    assert {row["path"] for row in rows} >= {"torch", "steps"}
+    assert {row["block"] for row in rows} == {128, 4096}
+    assert all(row["error"] < 1e-6 for row in rows)
+    assert "| float32 | 3 | 128 |" in report["markdown"]
+
+
+def test_bench_measures_the_layer_beside_those_of_torch():
+    options = ("--lengths", "1,2", "--formats", "W4A8,WternaryA16", "--shapes", "256x512", "--rounds", 1)
+    done = run("bench", "low_bit_linear", *options, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    rows = report["operations"]["low_bit_linear"]["rows"]
+    assert {row["layer"] for row in rows} >= {"W4A8", "WternaryA16", "float32", "bfloat16"}
+    assert {row["length"] for row in rows} == {1, 2}
+    for row in rows:
+        if row["error"] is not None:
+            assert row["error"] < 1e-6
+    # Four bits a weight, a scale and a sum a row, sixteen levels.
+    (packed,) = {row["weight_bytes"] for row in rows if row["layer"] == "W4A8"}
+    assert packed == 256 * 512 // 2 + 8 * 256 + 2 * 16
+    table = run("bench", "low_bit_linear", *options).stdout
+    assert "Weights 256x512" in table
+    assert "…" not in table  # nothing is cut off
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("sparse_atention",), "did you mean 'sparse_attention'"),
         (("--lengths", "many"), "whole numbers"),
         (("--lengths", "64"), "at least 128"),
+        (("hadamard_transform", "--lengths", "0"), "lengths must be at least 1"),
+        (("hadamard_transform", "--no-flex"), "hadamard_transform has no option --flex"),
+        (("low_bit_linear", "--lengths", "0"), "lengths must be at least 1"),
+        (("low_bit_linear", "--formats", "W4"), "formats must be like W4A8"),
+        (("low_bit_linear", "--formats", "W9A8"), "formats must be like W4A8"),
+        (("low_bit_linear", "--shapes", "4096"), "shapes must be rows x columns"),
+        (("low_bit_linear", "--shapes", "64x100"), "with a multiple of 128 columns, got '64x100'"),
         (("--dtypes", "float8"), "dtypes must be among"),
         (("--rounds", "0"), "rounds must be at least 1"),
     ],

@@ -2,20 +2,25 @@
 
 import datetime
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.measure import Measurement
+from rich.table import Table as RichTable
 
 from hexad.core.errors import InputError
 from hexad.core.terminal import print_json, progress_bar
 from hexad.core.validation import check_choice
+from hexad.kernels.tables import Table
 
 # Each operation's benchmark module names its paths and measures them.
-OPERATIONS = {"sparse_attention": "hexad.kernels.sparse_attention.benchmark"}
+OPERATIONS = {
+    name: f"hexad.kernels.{name}.benchmark"
+    for name in ("sparse_attention", "hadamard_transform", "low_bit_linear")
+}
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
@@ -69,31 +74,40 @@ def bench(
     operation: Annotated[str, typer.Argument(help="Operation to measure; all of them by default.")] = "all",
     preset: Annotated[
         Literal["quick", "full"],
-        typer.Option("--preset", "-p", help="Size: under a minute, or some minutes."),
+        typer.Option("--preset", "-p", help="Size: under a minute for each, or some minutes."),
     ] = "quick",
     lengths: Annotated[
         str, typer.Option(help="Numbers of tokens instead of the preset's, with commas.")
     ] = "",
     dtypes: Annotated[str, typer.Option(help="Dtypes instead of the preset's, with commas.")] = "",
+    formats: Annotated[
+        str, typer.Option(help="low_bit_linear: bits of weights and input, such as W4A8,W2A4.")
+    ] = "",
+    shapes: Annotated[
+        str, typer.Option(help="low_bit_linear: rows x columns of the weights, such as 4096x4096.")
+    ] = "",
     rounds: Annotated[
         int | None, typer.Option(help="Timed turns of each call instead of the preset's.")
     ] = None,
     flex: Annotated[
-        bool | None, typer.Option("--flex/--no-flex", help="Time flex_attention too (it compiles long).")
+        bool | None,
+        typer.Option("--flex/--no-flex", help="sparse_attention: time flex_attention (it compiles long)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every CPU path beside torch's own dense attention, interleaved in one run.
+    """Measure every CPU path beside torch's own operation, interleaved in one run.
 
-    Times count the whole call: prediction of the mask, layout and attention. A ratio above 1 is faster than
-    scaled_dot_product_attention; the number behind it is the relative L1 error against float64. Close other
-    programs first: a busy core disturbs the ratios.
+    Times count the whole call: for sparse attention the prediction of the mask and the layout too, for the
+    low-bit linear layer the transform and the rounding of the input. A ratio above 1 is faster than torch.
+    Close other programs first: a busy core disturbs the ratios.
 
     Examples:
 
         hexad kernels bench
 
-        hexad kernels bench --lengths 8192 --dtypes bfloat16 --rounds 9
+        hexad kernels bench sparse_attention --lengths 8192 --dtypes bfloat16 --rounds 9
+
+        hexad kernels bench low_bit_linear --lengths 1,16 --formats W4A8,W2A4
 
         hexad kernels bench --preset full --json > bench.json
     """
@@ -109,62 +123,77 @@ def bench(
         "threads": torch.get_num_threads(),
         "operations": {},
     }
+    given = {
+        "lengths": tuple(_number(part) for part in _parts(lengths)),
+        "dtypes": _parts(dtypes),
+        "formats": _parts(formats),
+        "shapes": _parts(shapes),
+        "rounds": rounds,
+        "flex": flex,
+    }
+    given = {name: value for name, value in given.items() if value not in (None, ())}
     chosen = OPERATIONS if operation == "all" else {operation: OPERATIONS[operation]}
-    for name, module in chosen.items():
-        measured = import_module(module)
-        given = {
-            "lengths": tuple(_number(part) for part in lengths.split(",") if part),
-            "dtypes": tuple(part.strip() for part in dtypes.split(",") if part),
-            "rounds": rounds,
-            "flex": flex,
-        }
-        config = replace(measured.PRESETS[preset], **{k: v for k, v in given.items() if v not in (None, ())})
+    measured = {name: import_module(module) for name, module in chosen.items()}
+    configs = {name: _config(module, preset, given) for name, module in measured.items()}
+    for option in given:
+        if not any(hasattr(config, option) for config in configs.values()):
+            raise InputError(f"{operation} has no option --{option}")
+    for name, module in measured.items():
         with progress_bar(stderr, name) as watch:
-            rows, notes = measured.measure(config, watch)
+            rows, notes = module.measure(configs[name], watch)
+        tables = module.tables(rows)
+        lines = [*(table.markdown() for table in tables), *(f"{note}\n" for note in notes)]
+        lines.append(f"{_provenance(report, configs[name], module.conditions(configs[name]))}\n")
         report["operations"][name] = {
-            "native": measured.details(),
-            "config": asdict(config),
+            "native": module.details(),
+            "config": asdict(configs[name]),
             "rows": [asdict(row) for row in rows],
             "notes": notes,
+            "markdown": "\n".join(lines),
         }
-        report["markdown"] = report.get("markdown", "") + measured.markdown(rows, notes)
-        report["markdown"] += f"\n{_provenance(report, config)}\n"
         if not as_json:
-            _print_tables(measured, rows, notes)
+            _print_tables(tables, notes)
+    report["markdown"] = "\n".join(operation["markdown"] for operation in report["operations"].values())
     if as_json:
         print_json(report)
 
 
-def _provenance(report: dict[str, Any], config: Any) -> str:
+def _config(module: Any, preset: str, given: dict[str, Any]) -> Any:
+    """The preset of an operation with those of the given options that it has."""
+    config = module.PRESETS[preset]
+    known = {field.name for field in fields(config)}
+    return replace(config, **{option: value for option, value in given.items() if option in known})
+
+
+def _provenance(report: dict[str, Any], config: Any, conditions: str) -> str:
     """One sentence: when, where and how often it was measured."""
     machine = report["environment"]
     commit = f"; commit {machine['commit']}" if machine["commit"] else ""
     return (
         f"Measured {report['date']} by `hexad kernels bench`, the median of {config.rounds} rounds, "
-        f"{config.heads} heads of dimension {config.head_dim}, {report['threads']} threads, on "
-        f"{machine['processor']}, {machine['cores']} cores, PyTorch {machine['packages']['torch']}{commit}."
+        f"{conditions}, {report['threads']} threads, on {machine['processor']}, {machine['cores']} cores, "
+        f"PyTorch {machine['packages']['torch']}{commit}."
     )
 
 
-def _print_tables(measured: Any, rows: list[Any], notes: list[str]) -> None:
-    names = list(dict.fromkeys(row.path for row in rows))
-    for kind, title in (
-        ("random", "Random masks: times faster than dense, relative L1 error under the same mask"),
-        ("predicted", "Predicted masks: times faster than dense, relative L1 error against dense"),
-    ):
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for heading in ("dtype", "tokens", "kept", "dense ms", *names):
-            table.add_column(heading, justify="left" if heading == "dtype" else "right", no_wrap=True)
-        for line in measured.by_call([row for row in rows if row.mask == kind]):
-            first = line[next(iter(line))]
-            cells = [f"{line[n].speedup:.2f}x {line[n].error:.0e}" if n in line else "" for n in names]
-            dense = f"{first.dense_milliseconds:.1f}"
-            table.add_row(first.dtype, str(first.length), f"{first.kept:.0%}", dense, *cells)
-        stdout.print(title)
-        stdout.print(table)
+def _print_tables(tables: list[Table], notes: list[str]) -> None:
+    for made in tables:
+        table = RichTable(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for number, heading in enumerate(made.headings):
+            table.add_column(heading, justify="left" if number < made.labels else "right", no_wrap=True)
+        for row in made.rows:
+            table.add_row(*row)
+        stdout.print(made.title, soft_wrap=True)
+        # At its own width: cells that were cut off to fit would tell nothing.
+        needed = Measurement.get(stdout, stdout.options.update(width=10_000), table).maximum
+        stdout.print(table, width=max(needed, stdout.width), crop=False)
         stdout.print()
     for note in notes:
         stdout.print(note, soft_wrap=True)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _number(text: str) -> int:

@@ -32,6 +32,7 @@ from hexad.kernels.sparse_attention.functional import (
     sparse_attention,
 )
 from hexad.kernels.sparse_attention.prediction import num_blocks
+from hexad.kernels.tables import Table
 
 BLOCK_Q, BLOCK_K = 128, 64
 # The backend of the attention, that of the prediction, INT8 scores or not.
@@ -160,16 +161,15 @@ def measure(
     return rows, notes
 
 
-def markdown(rows: list[Row], notes: list[str]) -> str:
-    """The rows as Markdown tables, one a kind of mask: one line a dtype, length and density."""
+def tables(rows: list[Row]) -> list[Table]:
+    """One table a kind of mask, one line a dtype, length and density."""
     names = [name for name in _PATHS if any(row.path == name for row in rows)]
-    lines: list[str] = []
-    for kind, caption in (
+    made = []
+    for kind, title in (
         ("random", "Random masks: times faster than `scaled_dot_product_attention` (relative L1 error)"),
         ("predicted", "Predicted masks: the same, with the error against dense attention"),
     ):
-        lines += [f"{caption}", "", f"| dtype | tokens | kept | dense | {' | '.join(names)} |"]
-        lines.append("| --- |" + " ---: |" * (3 + len(names)))
+        lines = []
         for line in by_call([row for row in rows if row.mask == kind]):
             first = line[next(iter(line))]
             cells = [
@@ -177,11 +177,14 @@ def markdown(rows: list[Row], notes: list[str]) -> str:
                 for name in names
             ]
             dense = f"{first.dense_milliseconds:.1f} ms ({first.dense_error:.1e})"
-            lines.append(
-                f"| {first.dtype} | {first.length} | {first.kept:.0%} | {dense} | {' | '.join(cells)} |"
-            )
-        lines.append("")
-    return "\n".join([*lines, *notes]).rstrip() + "\n"
+            lines.append([first.dtype, str(first.length), f"{first.kept:.0%}", dense, *cells])
+        made.append(Table(title, ["dtype", "tokens", "kept", "dense", *names], lines))
+    return made
+
+
+def conditions(config: BenchmarkConfig) -> str:
+    """What the tables do not tell."""
+    return f"{config.heads} heads of dimension {config.head_dim}"
 
 
 def by_call(rows: list[Row]) -> list[dict[str, Row]]:
