@@ -91,8 +91,8 @@ def test_tokens_that_are_not_rounded(layer, dtype, device):
             x.to(device), weights.packed.to(device), weights.scale.to(device), backend="triton", **options
         )
         # Float32 sums of 128 terms; the others round the transformed tokens and the result.
-        tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}[dtype]
-        torch.testing.assert_close(y.cpu(), expected, atol=tolerance, rtol=0)
+        tolerance = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
+        assert (y.cpu() - expected).abs().max() <= tolerance * expected.abs().max(), bits
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -22,14 +22,14 @@ template <class Integer, class T>
 void finish_rows(const LinearCall& c, const WeightForm& weights, const InputForm& input, const Token& token,
                  int64_t first_row, int64_t rows, const int32_t* sums, T* y) {
   typedef std::make_signed_t<Integer> Signed;
-  const Integer factor = Integer(Signed(input.factor) * weights.step);
-  const Integer least = Integer(Signed(input.factor) * weights.least * Signed(token.sum));
-  const Integer offset = Integer(Signed(input.offset));
+  auto integer = [](int64_t x) { return Integer(Signed(x)); };
+  const Integer factor = integer(input.factor * weights.step), offset = integer(input.offset);
+  const Integer least = integer(int64_t(input.factor) * weights.least * token.sum);
   const float* scale = c.scale + first_row;
   const float* bias = c.bias ? c.bias + first_row : nullptr;
   const int32_t* row_sums = input.offset ? c.row_sums + first_row : nullptr;
   auto value = [&](int64_t r, Integer more) {
-    return float(Signed(factor * Integer(Signed(sums[r])) + least + more)) * (token.unit * scale[r]);
+    return float(Signed(factor * integer(sums[r]) + least + more)) * (token.unit * scale[r]);
   };
   auto each = [&](auto more) {
     if (bias)
@@ -37,7 +37,7 @@ void finish_rows(const LinearCall& c, const WeightForm& weights, const InputForm
     else
       for (int64_t r = 0; r < rows; ++r) from_float(value(r, more(r)), y[r]);
   };
-  if (row_sums) each([&](int64_t r) { return offset * Integer(Signed(row_sums[r])); });
+  if (row_sums) each([&](int64_t r) { return offset * integer(row_sums[r]); });
   else each([](int64_t) { return Integer(0); });
 }
 
