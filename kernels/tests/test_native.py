@@ -106,6 +106,21 @@ def test_a_changed_header_is_another_library(folder: Path, cache: Path) -> None:
     assert len(list(cache.glob("*.so"))) == 2
 
 
+@needs_compiler
+def test_a_changed_shared_header_is_another_library(
+    folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(native, "_SHARED_HEADERS", shared)
+    (folder / "answer.h").write_text('#pragma once\n#include "base.h"\n')
+    for base in (40, 50):
+        (shared / "base.h").write_text(f"constexpr int kBase = {base};\n")
+        loaded = NativeLibrary("answer", folder, FUNCTIONS).load()
+        assert loaded is not None
+        assert loaded.answer(2) == base + 2
+
+
 def test_switched_off(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,11 +1,8 @@
 """The native CPU path: every engine, built for several processors, against dense float64 attention."""
 
-import platform
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,46 +11,21 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hexad.core.errors import InputError
-from hexad.kernels.native import NativeLibrary
 from hexad.kernels.sparse_attention import cpu, prediction, reference
 from hexad.kernels.sparse_attention.quantize import dequantize_tiles, quantize_tiles, smooth_keys
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 
-BUILDS = {
-    "native": None,
-    "native without AMX": ("-march=native", "-mno-amx-tile"),
-    "AVX2 with int8 dot products": ("-march=x86-64-v3", "-mavxvnni"),
-    "x86-64-v3": ("-march=x86-64-v3",),
-    "x86-64": ("-march=x86-64",),
-}
-NEEDED_FEATURES = {
-    "native without AMX": {"amx_tile"},
-    "AVX2 with int8 dot products": {"avx2", "fma", "avx_vnni"},
-    "x86-64-v3": {"avx2", "fma"},
-}
+BUILDS = ["native", "native without AMX", "AVX2 with int8 dot products", "x86-64-v3", "x86-64"]
 # Error of the output relative to its norm. Float32: sums of some hundred terms. The others: one rounding of
 # the output (2^-12 and 2^-9 in the mean) and, in bfloat16, one of the softmax weights.
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 4e-4, torch.bfloat16: 4e-3}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float32", "float16", "bfloat16"])
 
 
-@cache
-def built(name: str) -> NativeLibrary:
-    return NativeLibrary("sparse_attention", cpu.SOURCES, cpu.FUNCTIONS, architecture=BUILDS[name])
-
-
 @pytest.fixture(params=BUILDS)
-def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param != "native" and platform.machine() != "x86_64":
-        pytest.skip("built for x86-64")
-    features = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
-    missing = NEEDED_FEATURES.get(request.param, set()) - set(features)
-    if missing:
-        pytest.skip(f"the processor has no {', '.join(sorted(missing))}")
-    library = built(request.param)
-    assert library.load() is not None, library.status()
-    monkeypatch.setattr(cpu, "library", library)
+def build(request: pytest.FixtureRequest, use_build: Callable[..., None]) -> str:
+    use_build(cpu, request.param)
     return request.param
 
 
