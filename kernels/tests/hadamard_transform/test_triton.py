@@ -46,6 +46,7 @@ def test_compiles_to_machine_code_without_a_gpu(tmp_path, monkeypatch, capabilit
     from hexad.kernels.hadamard_transform.triton import _transform_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     constants = {"STEPS": 7, "SPAN": 2048}
     types = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "entries": "i32", "factor": "fp32"}
     signature = types | dict.fromkeys(constants, "constexpr")

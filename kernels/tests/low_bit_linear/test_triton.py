@@ -44,6 +44,7 @@ def test_compiles_to_machine_code_without_a_gpu(tmp_path, monkeypatch, capabilit
     from hexad.kernels.low_bit_linear.triton import _product_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
     constants = {"BITS": bits, "PLANES": 2 if bits == 4 else 1, "CROSSING": bits == 3, "LEVELS": 2**bits}
     constants |= {"LOOKUP": lookup, "ROUNDED": rounded, "BIAS": True}
     constants |= {"TILE_TOKENS": 64, "TILE_ROWS": 64, "TILE_BYTES": 64}

@@ -200,7 +200,7 @@ def _written_out(
     checks.check_finite(transformed)
     with torch.autocast("cpu", enabled=False):
         y = (transformed @ weights.T).to(torch.float32) * scale
-    return (y if bias is None else y + bias).to(x.dtype)
+    return (y if bias is None else y + bias.to(torch.float32)).to(x.dtype)
 
 
 def _contiguous(x: Tensor, dtype: torch.dtype) -> Tensor:

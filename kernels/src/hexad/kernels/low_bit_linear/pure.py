@@ -50,10 +50,8 @@ def linear(
     with torch.autocast(x.device.type, enabled=False):  # it would round to half precision
         for rows in packed.split(max(1, _CODES_AT_ONCE // k)):
             parts.append(tokens @ values[unpack_codes(rows, bits, k).long()].T)
-    y = torch.cat(parts, -1).to(torch.float32) * scale
-    if unit is not None:
-        y = y * unit[..., None]
-    return (y if bias is None else y + bias).to(x.dtype)
+    y = torch.cat(parts, -1).to(torch.float32) * (scale if unit is None else unit[..., None] * scale)
+    return (y if bias is None else y + bias.to(torch.float32)).to(x.dtype)
 
 
 def _largest(levels: Int[Tensor, " levels"]) -> int:

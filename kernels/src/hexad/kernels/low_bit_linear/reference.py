@@ -1,7 +1,9 @@
 """The low-bit linear layer by its definition: the oracle that every other backend is tested against.
 
 Both operands are rounded in the Hadamard domain, where the transform cancels: (x H) (W H)^T = x W^T. The sums
-over levels are exact (int64); units, scale and bias come in float64 and are rounded once, to the dtype of x.
+over levels are exact (int64). What follows is float32, each operation rounded on its own, in this order:
+sum * (unit * scale), plus bias, to the dtype of x. Every backend keeps to it, so that a layer gives the same
+bits wherever it runs: one bit less could make the next layer round a token otherwise.
 """
 
 import torch
@@ -43,10 +45,9 @@ def linear(
     check_finite(transformed)
     weights = weight_levels(packed, levels, bits, x.shape[-1])
     if activation is None:
-        y = transformed.double() @ weights.double().T
+        y = (transformed.double() @ weights.double().T).to(torch.float32) * scale
     else:
         codes, unit = quantize_rows(transformed, activation)
         rounded = integer_levels(activation.bits).to(x.device, torch.int64)[codes.long()]
-        y = (rounded @ weights.T).double() * unit.double()[..., None]
-    y = y * scale.double()
-    return (y if bias is None else y + bias.double()).to(x.dtype)
+        y = (rounded @ weights.T).to(torch.float32) * (unit[..., None] * scale)
+    return (y if bias is None else y + bias.to(torch.float32)).to(x.dtype)
