@@ -185,8 +185,9 @@ def _print_tables(tables: list[Table], notes: list[str]) -> None:
             table.add_row(*row)
         stdout.print(made.title, soft_wrap=True)
         # At its own width: cells that were cut off to fit would tell nothing.
-        needed = Measurement.get(stdout, stdout.options.update(width=10_000), table).maximum
-        stdout.print(table, width=max(needed, stdout.width), crop=False)
+        wide = Console(highlight=False, width=10_000)
+        wide.width = max(stdout.width, Measurement.get(wide, wide.options, table).maximum)
+        wide.print(table)
         stdout.print()
     for note in notes:
         stdout.print(note, soft_wrap=True)

@@ -130,7 +130,8 @@ def details() -> str:
 
 def conditions(config: BenchmarkConfig) -> str:
     """What the tables do not tell."""
-    return f"float32 input (bfloat16 for bfloat16 and int4), blocks of {config.block}, backend {serving()!r}"
+    dtypes = "float32 input (bfloat16 for bfloat16, int4 and A16)"
+    return f"{dtypes}, blocks of {config.block}, backend {serving()!r}"
 
 
 def measure(
@@ -202,6 +203,8 @@ def _packed(weights: Tensor, name: str, block: int) -> _Layer:
     return _Layer(
         run=lambda x: low_bit_linear(x, packed, scale, row_sums=sums, **options),
         weight_bytes=sum(t.numel() * t.element_size() for t in (packed, scale, sums, levels)),
+        # An input that is not rounded comes in the dtype of the layers that it competes with.
+        prepare=lambda x: x.to(torch.bfloat16) if activation is None else x,
         exact=lambda x: reference.linear(x, packed[:64], scale[:64], None, **options),
     )
 

@@ -7,7 +7,7 @@ tokens                what runs
                       through cache
 more, rounded         panels of rows unpacked into cache, times blocks of 16 tokens: matrix unit (AMX),
                       int8 dot products, or 16-bit products of pairs
-1 to 16, not rounded  levels as float32 times float32 tokens
+1 to 32, not rounded  levels as float32 times float32 tokens
 more, not rounded     the levels written out in the dtype of x, and torch's own product
 ====================  ====================================================================================
 
@@ -29,14 +29,16 @@ from hexad.kernels.low_bit_linear.grids import ActivationGrid, grid_number
 from hexad.kernels.low_bit_linear.packing import unpack_codes
 from hexad.kernels.native import NativeLibrary
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # Up to here a pass over the packed weights for every four tokens takes less time than to write them out.
-_FEW_FLOATS = 16
+_FEW_FLOATS = 32
 # Longer rows could overflow 32-bit sums.
 _MAX_K = 2**16
 
 
-class _LinearCall(ctypes.Structure):
+class LinearCall(ctypes.Structure):
+    """Mirrors `hexad::LinearCall` of native/call.h, field by field."""
+
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "y", "packed", "scale", "bias", "row_sums", "levels")),
         *((name, ctypes.c_int64) for name in ("tokens", "k", "rows", "x_stride", "block", "level_count")),
@@ -49,7 +51,7 @@ class _LinearCall(ctypes.Structure):
 _CODES = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 FUNCTIONS = {
     "hexad_linear_features": (ctypes.c_int32, ()),
-    "hexad_low_bit_linear": (ctypes.c_int32, (ctypes.POINTER(_LinearCall),)),
+    "hexad_low_bit_linear": (ctypes.c_int32, (ctypes.POINTER(LinearCall),)),
     "hexad_write_levels": (ctypes.c_int32, (*_CODES, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)),
     "hexad_level_sums": (ctypes.c_int64, (*_CODES, ctypes.c_int32, ctypes.c_void_p)),
 }
@@ -94,46 +96,78 @@ def linear(
     Raises:
         InputError: for NaN or infinity in x, a code that stands for no level (where row_sums is None).
     """
-    loaded = _load()
-    k, rows = x.shape[-1], packed.shape[0]
+    k = x.shape[-1]
     levels = _contiguous(levels, torch.int16)
     if row_sums is None:
         checks.check_level_values(levels)
         row_sums = level_sums(packed, levels, bits=bits, k=k)
-    tokens = x if x.dim() == 2 else x.reshape(-1, k)  # a view where strides allow one
+    tokens = x.reshape(-1, k)  # a view where strides allow one
     if activation is None and tokens.shape[0] > _FEW_FLOATS:
         return _written_out(x, packed, scale, bias, levels=levels, bits=bits, block=block)
-    y = torch.empty((*x.shape[:-1], rows), dtype=x.dtype)
-    if tokens.shape[0] == 0:
-        return y
     if tokens.stride(1) != 1:
         tokens = tokens.contiguous()
+    # Named, so that copies live until the call is over.
     packed, scale, row_sums = packed.contiguous(), scale.contiguous(), row_sums.contiguous()
     bias = None if bias is None else _contiguous(bias, torch.float32)
-    call = _LinearCall(
-        tokens.data_ptr(),
-        y.data_ptr(),
-        packed.data_ptr(),
-        scale.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        row_sums.data_ptr(),
-        levels.data_ptr(),
-        tokens.shape[0],
-        k,
-        rows,
-        tokens.stride(0),
-        block,
-        levels.shape[0],
-        bits,
-        grid_number(activation),
-        _DTYPES[x.dtype],
-        torch.get_num_threads(),
-        matrix_unit,
-        0.0 if activation is None else activation.alpha,
+    call = describe(
+        packed, scale, bias, row_sums, levels=levels, bits=bits, activation=activation, block=block, k=k
     )
-    status = loaded.hexad_low_bit_linear(ctypes.byref(call))
+    call.use_amx = matrix_unit
+    y = run(call, tokens, tokens.shape[0], tokens.stride(0), levels)
+    return y.view(*x.shape[:-1], packed.shape[0])
+
+
+def describe(
+    packed: UInt8[Tensor, "rows bytes"],
+    scale: Float[Tensor, " rows"],
+    bias: Float[Tensor, " rows"] | None,
+    row_sums: Int32[Tensor, " rows"],
+    *,
+    levels: Int[Tensor, " levels"],
+    bits: int,
+    activation: ActivationGrid | None,
+    block: int,
+    k: int,
+) -> LinearCall:
+    """A call without its tokens. The tensors are contiguous, levels int16 and bias float32."""
+    return LinearCall(
+        packed=packed.data_ptr(),
+        scale=scale.data_ptr(),
+        bias=None if bias is None else bias.data_ptr(),
+        row_sums=row_sums.data_ptr(),
+        levels=levels.data_ptr(),
+        k=k,
+        rows=packed.shape[0],
+        block=block,
+        level_count=levels.shape[0],
+        bits=bits,
+        grid=grid_number(activation),
+        use_amx=True,
+        alpha=0.0 if activation is None else activation.alpha,
+    )
+
+
+def run(
+    call: LinearCall,
+    x: Float[Tensor, "*batch k"],
+    tokens: int,
+    stride: int,
+    levels: Int[Tensor, " levels"],
+) -> Float[Tensor, "*batch rows"]:
+    """Run a described call on rows that lie `stride` numbers apart.
+
+    Raises:
+        InputError: for NaN or infinity in x, levels that no 8-bit integers can stand for.
+    """
+    y = x.new_empty(*x.shape[:-1], call.rows)
+    if tokens == 0:
+        return y
+    call.x, call.y = x.data_ptr(), y.data_ptr()
+    call.tokens, call.x_stride = tokens, stride
+    call.dtype, call.threads = DTYPES[x.dtype], torch.get_num_threads()
+    status = _load().hexad_low_bit_linear(ctypes.byref(call))
     if status == 1:
-        raise MemoryError(f"a linear layer over {tokens.shape[0]} tokens needs more memory than there is")
+        raise MemoryError(f"a linear layer over {tokens} tokens needs more memory than there is")
     if status == 2:
         checks.check_level_values(levels)
     if call.nonfinite:
@@ -190,7 +224,7 @@ def _written_out(
         rows,
         k,
         bits,
-        _DTYPES[dtype],
+        DTYPES[dtype],
         torch.get_num_threads(),
         weights.data_ptr(),
     )

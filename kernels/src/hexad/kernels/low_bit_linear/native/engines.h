@@ -21,8 +21,7 @@ struct Weights {
 template <int Bits>
 inline void unpack_row(const Weights& w, int64_t row, int64_t first_group, int64_t groups, uint8_t* to) {
   const int64_t from = first_group * group_bytes(Bits);
-  const int64_t bytes = groups * group_bytes(Bits);
-  unpack<Bits>(w.row(row) + from, from + bytes < w.row_bytes ? bytes : w.row_bytes - from, to);
+  unpack<Bits>(w.row(row) + from, w.row_bytes - from, groups, to);
   if (w.form->lookup) look_up(w.form->table, Bits, int(groups * group_codes(Bits)), to);
 }
 
@@ -33,7 +32,8 @@ void multiply_few(const Weights& w, int64_t first_row, int64_t last_row, const i
                   int64_t sums_stride, uint8_t* scratch);
 bool few_in_registers(int bits);
 
-// The same with float32 tokens; the sums are those of levels, not of w.
+// The same with float32 tokens; the sums are those of levels, not of w. `scratch` has room for kFloatRows rows.
+constexpr int kFloatRows = 4;
 void multiply_floats(const Weights& w, int64_t first_row, int64_t last_row, const float* x, int tokens, float* sums,
                      int64_t sums_stride, uint8_t* scratch);
 // The codes of a row in their natural order, and its levels as numbers of `dtype` into row `row` of `out`, a matrix
@@ -46,11 +46,10 @@ void write_row_levels(const Weights& w, int64_t row, int64_t k, int32_t dtype, v
 constexpr int kBlockTokens = 16;
 constexpr int kPanelRows = 32;
 // The codes of a row in a piece: whole groups of any width. Rows a power of two of bytes apart would meet in few lines
-// of the cache, hence a line between them. Two pieces, so that one can be unpacked while the other is multiplied.
+// of the cache, hence a line between them.
 constexpr int kPieceCodes = 512;
 constexpr int64_t kPieceStride = kPieceCodes + 64;
-constexpr int64_t kPieceBytes = kPanelRows * kPieceStride;
-constexpr int64_t kPanelBytes = 2 * kPieceBytes;
+constexpr int64_t kPanelBytes = kPanelRows * kPieceStride;
 
 // sums[block][row][token] of the panel, with room for an even number of blocks. `use_amx` needs amx_serves() and a
 // TileScope of the thread.

@@ -44,6 +44,9 @@ inline __attribute__((always_inline)) __m512i plane_of(__m512i group, int plane)
   }
 }
 
+// How far ahead the weights are called for, into the second-level cache: far enough that their pages are found too.
+constexpr int64_t kAhead = 16384;
+
 template <int Bits, bool Lookup, int Rows, int Tokens>
 void multiply_rows(const Weights& w, int64_t row, const int8_t* const* a, int32_t* sums, int64_t sums_stride) {
   constexpr int kPlanes = planes_of(Bits), kBytes = group_bytes(Bits);
@@ -63,7 +66,7 @@ void multiply_rows(const Weights& w, int64_t row, const int8_t* const* a, int32_
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       group[r] = load_group<Bits>(from + r * bytes + at, bytes - at);
-      _mm_prefetch(reinterpret_cast<const char*>(from + (r + Rows) * bytes + at), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from + r * bytes + at + kAhead), _MM_HINT_T1);
     }
 #pragma GCC unroll 8
     for (int p = 0; p < kPlanes; ++p) {

@@ -10,25 +10,41 @@ namespace hexad {
 
 namespace {
 
-typedef uint8_t Bytes __attribute__((vector_size(kWidth)));
-
-inline VecF levels_at(const uint8_t* w, float step, float least) {
-  Bytes bytes;
-  std::memcpy(&bytes, w, sizeof bytes);
-  return to_float(__builtin_convertvector(bytes, VecI)) * step + least;
+// Bytes as integers. GCC 12 takes __builtin_convertvector apart element by element here.
+inline VecI widened(const uint8_t* w) {
+#if defined(HEXAD_AVX512)
+  return (VecI)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (VecI)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(w)));
+#else
+  VecI wide;
+  for (int i = 0; i < kWidth; ++i) wide[i] = w[i];
+  return wide;
+#endif
 }
 
-template <int Tokens>
-void float_row(const uint8_t* w, const float* x, int64_t padded, float step, float least, float* sums,
-               int64_t sums_stride) {
-  constexpr int kChains = 2;  // independent sums of a token, so that none waits for the one before
-  VecF sum[Tokens][kChains] = {};
+inline VecF levels_at(const uint8_t* w, float step, float least) { return to_float(widened(w)) * step + least; }
+
+// Rows and tokens that meet at a time; a single token has two sums a row, so that none waits for the one before.
+template <int Rows, int Tokens>
+void float_rows(const uint8_t* w, const float* x, int64_t padded, float step, float least, float* sums,
+                int64_t sums_stride) {
+  constexpr int kChains = Tokens == 1 ? 2 : 1;
+  VecF sum[Rows][Tokens][kChains] = {};
   for (int64_t k = 0; k < padded; k += kChains * kWidth)
     for (int c = 0; c < kChains; ++c) {
-      const VecF level = levels_at(w + k + c * kWidth, step, least);
-      for (int t = 0; t < Tokens; ++t) sum[t][c] += level * load(x + t * padded + k + c * kWidth);
+      VecF token[Tokens];
+      for (int t = 0; t < Tokens; ++t) token[t] = load(x + t * padded + k + c * kWidth);
+      for (int r = 0; r < Rows; ++r) {
+        const VecF level = levels_at(w + r * padded + k + c * kWidth, step, least);
+        for (int t = 0; t < Tokens; ++t) sum[r][t][c] += level * token[t];
+      }
     }
-  for (int t = 0; t < Tokens; ++t) sums[t * sums_stride] = sum_of_lanes(sum[t][0] + sum[t][1]);
+  for (int r = 0; r < Rows; ++r)
+    for (int t = 0; t < Tokens; ++t) {
+      for (int c = 1; c < kChains; ++c) sum[r][t][0] += sum[r][t][c];
+      sums[t * sums_stride + r] = sum_of_lanes(sum[r][t][0]);
+    }
 }
 
 // The order of the groups back to the natural one.
@@ -51,22 +67,27 @@ void multiply_floats(const Weights& w, int64_t first_row, int64_t last_row, cons
   const float step = float(w.form->step), least = float(w.form->least);
   with_bits(w.bits, [&](auto width) {
     constexpr int kBits = decltype(width)::value;
-    for (int64_t r = first_row; r < last_row; ++r) {
-      unpack_row<kBits>(w, r, 0, w.padded / group_codes(kBits), scratch);
-      float* at = sums + r - first_row;
+    auto rows_from = [&](int64_t first, auto count) {
+      constexpr int kRows = decltype(count)::value;
+      for (int r = 0; r < kRows; ++r)
+        unpack_row<kBits>(w, first + r, 0, w.padded / group_codes(kBits), scratch + r * w.padded);
+      float* at = sums + first - first_row;
       int t = 0;
       for (; t + 4 <= tokens; t += 4)
-        float_row<4>(scratch, x + t * w.padded, w.padded, step, least, at + t * sums_stride, sums_stride);
+        float_rows<kRows, 4>(scratch, x + t * w.padded, w.padded, step, least, at + t * sums_stride, sums_stride);
       for (; t < tokens; ++t)
-        float_row<1>(scratch, x + t * w.padded, w.padded, step, least, at + t * sums_stride, sums_stride);
-    }
+        float_rows<kRows, 1>(scratch, x + t * w.padded, w.padded, step, least, at + t * sums_stride, sums_stride);
+    };
+    int64_t r = first_row;
+    for (; r + kFloatRows <= last_row; r += kFloatRows) rows_from(r, Constant<kFloatRows>{});
+    for (; r < last_row; ++r) rows_from(r, Constant<1>{});
   });
 }
 
 void natural_codes(const Weights& w, int64_t row, uint8_t* scratch, uint8_t* to) {
   with_bits(w.bits, [&](auto width) {
     constexpr int kBits = decltype(width)::value;
-    unpack<kBits>(w.row(row), w.row_bytes, scratch);
+    unpack<kBits>(w.row(row), w.row_bytes, w.padded / group_codes(kBits), scratch);
     natural_order<planes_of(kBits)>(scratch, w.padded, to);
   });
 }

@@ -155,15 +155,18 @@ inline void look_up(const uint8_t* table, int bits, int n, uint8_t* to) {
   for (; i < n; ++i) to[i] = table[to[i]];
 }
 
-// The codes of the groups in `bytes` bytes, of which the last group may be short.
+// The codes of some groups; `readable` bytes of the row are left, which may end within the last group.
 template <int Bits>
-inline void unpack(const uint8_t* from, int64_t bytes, uint8_t* to) {
+inline void unpack(const uint8_t* from, int64_t readable, int64_t groups, uint8_t* to) {
   constexpr int kBytes = group_bytes(Bits), kCodes = group_codes(Bits);
-  for (; bytes >= kGroupBytes; bytes -= kBytes, from += kBytes, to += kCodes) unpack_group<Bits>(from, to);
-  for (; bytes > 0; bytes -= kBytes, from += kBytes, to += kCodes) {
-    uint8_t rest[kGroupBytes] = {};
-    std::memcpy(rest, from, bytes);
-    unpack_group<Bits>(rest, to);
+  for (int64_t g = 0; g < groups; ++g, readable -= kBytes, from += kBytes, to += kCodes) {
+    if (readable >= kGroupBytes) {
+      unpack_group<Bits>(from, to);
+    } else {
+      uint8_t rest[kGroupBytes] = {};
+      std::memcpy(rest, from, readable);
+      unpack_group<Bits>(rest, to);
+    }
   }
 }
 

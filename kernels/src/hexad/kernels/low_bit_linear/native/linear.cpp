@@ -31,6 +31,8 @@ inline int thread_count() { return 1; }
 
 // Below this many products the threads would take longer to wake than to work.
 constexpr int64_t kWorthThreads = 1 << 19;
+// Panels whose output is written together, if there are enough for every thread: longer runs of memory.
+constexpr int64_t kPanelsTogether = 4;
 // Tokens that are multiplied together at most, in bytes: they stay in the second-level cache.
 constexpr int64_t kTokenBytes = int64_t(1) << 20;
 
@@ -44,7 +46,9 @@ class Linear {
     amx = !few && c.use_amx && amx_serves();
     together = c.tokens;
     if (!few) together = std::clamp<int64_t>(kTokenBytes / padded / 32 * 32, 32, round_up(c.tokens, 32));
+    blocks_together = round_up(together, 2 * kBlockTokens) / kBlockTokens;
     threads = c.tokens * c.rows * padded < kWorthThreads ? 1 : std::max(1, c.threads);
+    panels_together = c.rows < 2 * threads * kPanelsTogether * kPanelRows ? 1 : kPanelsTogether;
   }
 
   // False where memory is short.
@@ -65,7 +69,7 @@ class Linear {
   const WeightForm& weights;
   const InputForm input;
   Weights w;
-  int64_t padded, together, first_token = 0, bytes = 0, scratch_bytes = 0;
+  int64_t padded, together, blocks_together, panels_together, first_token = 0, bytes = 0, scratch_bytes = 0;
   int threads;
   bool rounded, few, amx;
   std::atomic<int32_t> nonfinite{0};
@@ -103,11 +107,14 @@ class Linear {
     pieces.take(s.row, padded);
     pieces.take(s.natural, padded);
     pieces.take(s.own, padded);
-    pieces.take(s.panel, few ? padded : kPanelBytes);
-    pieces.take(s.panel_sums, few ? 0 : round_up(together, 2 * kBlockTokens) * kPanelRows);
-    pieces.take(s.turned, kPanelRows * kBlockTokens);
+    pieces.take(s.panel, !few ? kPanelBytes : rounded ? padded : kFloatRows * padded);
+    pieces.take(s.panel_sums, few ? 0 : panels_together * panel_size());
+    pieces.take(s.turned, panels_together * kPanelRows * kBlockTokens);
     return pieces.used();
   }
+
+  // Sums of a panel with all tokens.
+  int64_t panel_size() const { return blocks_together * kBlockTokens * kPanelRows; }
 
   bool transform(int64_t token, float* row) {
     const char* x = static_cast<const char*>(c.x) + token * c.x_stride * (c.dtype == 0 ? 4 : 2);
@@ -183,21 +190,26 @@ class Linear {
         if (amx) tiles.emplace();
 #endif
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t r = 0; r < c.rows; r += kPanelRows) {
-          const int64_t rows = std::min<int64_t>(kPanelRows, c.rows - r);
-          multiply_panel(w, r, rows, blocks, block_count, amx, s.panel_sums, s.panel);
-          finish_panel(r, rows, count, s);
+        for (int64_t first = 0; first < c.rows; first += panels_together * kPanelRows) {
+          const int64_t last = std::min(c.rows, first + panels_together * kPanelRows);
+          for (int64_t r = first; r < last; r += kPanelRows)
+            multiply_panel(w, r, std::min<int64_t>(kPanelRows, last - r), blocks, block_count, amx,
+                           s.panel_sums + (r - first) / kPanelRows * panel_size(), s.panel);
+          finish_panels(first, last, count, s);
         }
       }
     }
   }
 
-  void finish_panel(int64_t first_row, int64_t rows, int64_t count, const Scratch& s) const {
+  void finish_panels(int64_t first_row, int64_t last_row, int64_t count, const Scratch& s) const {
+    const int64_t stride = panels_together * kPanelRows;
     for (int64_t t = 0; t < count; ++t) {
       if (t % kBlockTokens == 0)
-        transpose(s.panel_sums + t * kPanelRows, kBlockTokens, kPanelRows, kBlockTokens, s.turned, kPanelRows);
-      finish_rows(c, weights, input, tokens[t], first_token + t, first_row, rows,
-                  s.turned + t % kBlockTokens * kPanelRows);
+        for (int64_t r = 0; r < last_row - first_row; r += kPanelRows)
+          transpose(s.panel_sums + r / kPanelRows * panel_size() + t * kPanelRows, kBlockTokens, kPanelRows,
+                    kBlockTokens, s.turned + r, stride);
+      finish_rows(c, weights, input, tokens[t], first_token + t, first_row, last_row - first_row,
+                  s.turned + t % kBlockTokens * stride);
     }
   }
 };

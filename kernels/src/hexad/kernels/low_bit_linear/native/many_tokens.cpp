@@ -15,14 +15,19 @@ constexpr int64_t kBlockSums = int64_t(kPanelRows) * kBlockTokens;
 
 #if defined(HEXAD_AMX)
 
-// After a thousand cycles without work the unit takes as long to wake again. A product that nobody reads keeps it
-// busy while the vector unit unpacks alone; what comes next overwrites its tile.
-inline void stay_awake() { _tile_dpbusd(3, 4, 6); }
+inline void clear_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
 
-inline void load_sums(const int32_t* sums, bool both) {
+// Without a partner, tiles 2 and 3 begin anew: what they held has been added.
+inline void load_sums(const int32_t* sums, bool pair) {
+  if (!pair) clear_sums();
   _tile_loadd(0, sums, 4 * kBlockTokens);
   _tile_loadd(1, sums + 16 * kBlockTokens, 4 * kBlockTokens);
-  if (!both) return;
+  if (!pair) return;
   _tile_loadd(2, sums + kBlockSums, 4 * kBlockTokens);
   _tile_loadd(3, sums + kBlockSums + 16 * kBlockTokens, 4 * kBlockTokens);
 }
@@ -36,10 +41,9 @@ inline void store_sums(int32_t* sums) {
 
 // Tiles 0 to 3 hold sums: two of 16 rows by two of 16 tokens. Tiles 4 and 5 take weights, 6 and 7 tokens. A block of
 // tokens that has no partner takes all four sums too, two for even steps and two for odd ones: one pair alone would
-// wait for itself. `meanwhile(step)` is work for the vector unit, which goes on beside the products.
-template <int Blocks, class Meanwhile>
-inline void amx_steps(const uint8_t* w, const int8_t* block, ptrdiff_t block_stride, int64_t steps,
-                      Meanwhile meanwhile) {
+// wait for itself.
+template <int Blocks>
+inline void amx_steps(const uint8_t* w, const int8_t* block, ptrdiff_t block_stride, int64_t steps) {
   constexpr int kBytes = 4 * kBlockTokens;
   amx_see_stores();
   for (int64_t s = 0; s < steps; ++s) {
@@ -63,43 +67,28 @@ inline void amx_steps(const uint8_t* w, const int8_t* block, ptrdiff_t block_str
       _tile_dpbusd(2, 4, 7);
       _tile_dpbusd(3, 5, 7);
     }
-    meanwhile(s);
   }
 }
 
-// A panel whose pieces are unpacked one ahead: `unpack(piece, first_row, last_row)`.
+// Pieces are small enough that the matrix unit never rests while one is unpacked: after about a thousand cycles
+// without work it would take as long to wake again.
 template <class Unpack>
 void amx_panel(int64_t codes, const int8_t* blocks, ptrdiff_t block_stride, int64_t block_count, int32_t* sums,
                const uint8_t* scratch, Unpack unpack) {
-  const int64_t pieces = (codes + kPieceCodes - 1) / kPieceCodes;
-  for (int r = 0; r < kPanelRows; ++r) {
-    unpack(0, r, r + 1);
-    stay_awake();
-  }
   // Few sums stay in their tiles throughout.
   const bool keep = block_count <= 2;
-  for (int64_t piece = 0; piece < pieces; ++piece) {
-    const int64_t steps = std::min<int64_t>(kPieceCodes, codes - piece * kPieceCodes) / 64;
-    const uint8_t* w = scratch + piece % 2 * kPieceBytes;
-    const int8_t* right = blocks + piece * kPieceCodes * kBlockTokens;
-    const bool first = piece == 0, last = piece + 1 == pieces;
-    const int64_t rows_a_step = (kPanelRows + steps - 1) / steps;
+  for (int64_t k = 0; k < codes; k += kPieceCodes) {
+    const int64_t steps = std::min<int64_t>(kPieceCodes, codes - k) / 64;
+    const bool first = k == 0, last = k + kPieceCodes >= codes;
+    unpack(k);
     for (int64_t b = 0; b < block_count; b += 2) {
       int32_t* at = sums + b * kBlockSums;
+      const int8_t* block = blocks + b * block_stride + k * kBlockTokens;
       const bool pair = b + 1 < block_count;
-      if (first || !keep) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        if (!first) load_sums(at, pair);
-      }
-      auto meanwhile = [&](int64_t step) {
-        if (b == 0 && !last)
-          unpack(piece + 1, step * rows_a_step, std::min<int64_t>(kPanelRows, (step + 1) * rows_a_step));
-      };
-      if (pair) amx_steps<2>(w, right + b * block_stride, block_stride, steps, meanwhile);
-      else amx_steps<1>(w, right + b * block_stride, block_stride, steps, meanwhile);
+      if (first) clear_sums();
+      else if (!keep) load_sums(at, pair);
+      if (pair) amx_steps<2>(scratch, block, block_stride, steps);
+      else amx_steps<1>(scratch, block, block_stride, steps);
       if (keep && !last) continue;
       store_sums(at);
       if (!pair)
@@ -180,21 +169,19 @@ void multiply_panel(const Weights& w, int64_t first_row, int64_t rows, const int
   const ptrdiff_t block_stride = kBlockTokens * w.padded;
   with_bits(w.bits, [&](auto width) {
     constexpr int kBits = decltype(width)::value, kGroup = group_codes(kBits);
-    auto unpack = [&](int64_t piece, int64_t first, int64_t last) {
-      const int64_t k = piece * kPieceCodes, groups = std::min<int64_t>(kPieceCodes, w.padded - k) / kGroup;
-      uint8_t* to = scratch + piece % 2 * kPieceBytes;
-      for (int64_t r = first; r < std::min(last, rows); ++r)
-        unpack_row<kBits>(w, first_row + r, k / kGroup, groups, to + r * kPieceStride);
+    auto unpack = [&](int64_t k) {
+      const int64_t group = k / kGroup, groups = std::min<int64_t>(kPieceCodes, w.padded - k) / kGroup;
+      for (int64_t r = 0; r < rows; ++r)
+        unpack_row<kBits>(w, first_row + r, group, groups, scratch + r * kPieceStride);
     };
 #if defined(HEXAD_AMX)
     if (use_amx) return amx_panel(w.padded, blocks, block_stride, block_count, sums, scratch, unpack);
 #endif
     for (int64_t k = 0; k < w.padded; k += kPieceCodes) {
-      unpack(k / kPieceCodes, 0, rows);
-      const uint8_t* piece = scratch + k / kPieceCodes % 2 * kPieceBytes;
+      unpack(k);
       const int64_t steps = std::min<int64_t>(kPieceCodes, w.padded - k) / 64;
       for (int64_t b = 0; b < block_count; ++b)
-        vector_piece(piece, rows, blocks + b * block_stride + k * kBlockTokens, steps, sums + b * kBlockSums, k == 0);
+        vector_piece(scratch, rows, blocks + b * block_stride + k * kBlockTokens, steps, sums + b * kBlockSums, k == 0);
     }
   });
 }
