@@ -60,7 +60,7 @@ STUDY = Study(
             ),
             seeds=1,
         ),
-        "quick": Preset(Config(widths=(2,), steps=50, test_windows=64, digits_epochs=25), seeds=1),
+        "quick": Preset(Config(widths=(2,), steps=40, layers=2, test_windows=64), seeds=1),
         "full": Preset(Config(widths=WIDTHS, ordered=(3,)), seeds=3),
     },
     figures=(
@@ -73,15 +73,16 @@ STUDY = Study(
         "mean over layers of the cosine between the weights' gradient and that with activations left in "
         "full precision; bytes of the packed quantised layers over their float32; the largest difference of "
         "the packed model's logits; accuracy on digits. Means over the widths 4, 2 and 1 (QuEST's own at 3 "
-        "too): the claims and the figure are by width. Language: a Llama over bytes (hidden 128, 2 layers, "
-        "4 heads, SwiGLU 384, half a million parameters) on the sources of the running Python's standard "
+        "too): the claims and the figure are by width. Language: a Llama over bytes (hidden 128, 3 layers, "
+        "4 heads, SwiGLU 384, 0.7 million parameters) on the sources of the running Python's standard "
         "library (PSF licence), every tenth file held out, with the paper's recipe: AdamW (0.9, 0.95), "
         "decay 0.1, clip 1, cosine with a tenth of warm-up. The seed draws the weights and the order of the "
-        "windows. In `full` 300 steps of 8 windows of 128 bytes: less than a byte a parameter, where the "
-        "paper trains on a hundred tokens a parameter; so these are the first steps of a training, far from "
-        "convergence. Embedding, norms and head stay in full precision. All arms train at one learning "
-        "rate, the same for all widths as in the paper; `python -m hexad.llm_efficiency.quest.sweep`, at two "
-        "bits, half the length and a seed that no preset uses, is to choose each arm's own, and was not run. "
+        "windows. In `full` 600 steps of 8 windows of 128 bytes: about a byte a parameter, where the paper "
+        "trains on a hundred tokens a parameter; so these are the first steps of a training, far from "
+        "convergence. Embedding, norms and head stay in full precision. Each arm trains at the best of the "
+        "rates 3e-4, 1e-3, 3e-3 and 1e-2, the same for all widths as in the paper; they were compared at two "
+        "bits, half the length and a seed that no preset uses (`python -m "
+        "hexad.llm_efficiency.quest.sweep`): 3e-3 for QuEST and LSQ, 1e-3 for the others. "
         "AbsMax and LSQ use the same mid-rise grids; LSQ has a step a channel for weights and one "
         "for activations, learned in the logarithm. "
         "Digits: scikit-learn's 8 x 8 digits (BSD-3), an MLP 64-128-128-10 whose last layer is the head, a "

@@ -44,8 +44,8 @@ class Variant:
 
     Attributes:
         quantise: how its layers are made; None for full precision.
-        rate: its learning rate, one for all widths, as in the paper. `sweep.py` compares rates
-            at two bits, on a seed that no preset uses.
+        rate: its learning rate, one for all widths, as in the paper: the best of `sweep.py`, at two bits
+            on a seed that no preset uses.
         is_method: it is QuEST itself, with its packed model and a width more.
     """
 
@@ -59,11 +59,11 @@ WIDTHS = (4, 2, 1)
 
 VARIANTS: dict[str, Variant] = {
     "quest": Variant(_quest, 3e-3, is_method=True),
-    "no-hadamard": Variant(_no_hadamard, 3e-3),
-    "no-trust": Variant(_no_trust, 3e-3),
-    "absmax": Variant(_absmax, 3e-3),
+    "no-hadamard": Variant(_no_hadamard, 1e-3),
+    "no-trust": Variant(_no_trust, 1e-3),
+    "absmax": Variant(_absmax, 1e-3),
     "lsq": Variant(_lsq, 3e-3),
-    "fp32": Variant(None, 3e-3),
+    "fp32": Variant(None, 1e-3),
 }
 
 

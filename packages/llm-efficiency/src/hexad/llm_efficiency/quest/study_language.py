@@ -49,11 +49,11 @@ class Config:
 
     widths: tuple[int, ...]
     ordered: tuple[int, ...] = ()
-    steps: int = 300
+    steps: int = 600
     batch: int = 8
     context: int = 128
     hidden: int = 128
-    layers: int = 2
+    layers: int = 3
     heads: int = 4
     test_windows: int = 256
     digits_epochs: int = 40
