@@ -1,0 +1,354 @@
+"""SLWS on a model that is there already: hooks around its blocks, which leave its names and weights alone."""
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hexad.core.errors import InputError
+from hexad.core.validation import check_flag, check_range
+from hexad.vision_robustness.shufflemamba.shuffling import (
+    Permutation,
+    Schedule,
+    check_permutation,
+    draw_permutation,
+    layer_probs,
+    leading,
+    permute_tokens,
+    restore,
+)
+
+SEARCHED = (
+    "blocks", "layers", "encoder.layers", "encoder.layer", "encoder.blocks", "backbone.layers",
+    "backbone.blocks", "model.layers", "trunk.blocks", "vit.layers", "vit.encoder.layer",
+)  # fmt: skip
+"""Names under which `apply_slws` looks for the list of blocks, before it takes the longest list there is."""
+
+ORDERED = ("attn_mask", "attention_mask", "mask", "position_ids", "cache_position", "is_causal")
+"""Arguments by which a block ties its tokens to their places; a shuffle would leave them behind."""
+
+_NAMES = ("hidden_states", "x", "residual")
+
+
+class BlockShuffle:
+    """Permutes a block's tokens before it runs and restores them after it, through two forward hooks.
+
+    Args:
+        p: probability of a shuffle in a forward pass.
+        generator: see `draw_permutation`.
+        per_sample: see `draw_permutation`.
+        streams: names of those parameters of the block's `forward` that are tokens; None: every positional
+            tensor and the keywords hidden_states, x and residual, or every tensor of a first argument that
+            is a mapping.
+        always: shuffle outside training too, for tests of how much a network depends on order.
+    """
+
+    def __init__(
+        self,
+        p: float,
+        generator: torch.Generator | None = None,
+        per_sample: bool = False,
+        streams: Sequence[str] | None = None,
+        always: bool = False,
+    ) -> None:
+        self.p, self.generator, self.per_sample = check_range("p", p, 0, 1), generator, per_sample
+        self.streams, self.always = None if streams is None else tuple(streams), always
+        self.handles: list[Any] = []
+        self._drawn: tuple[Permutation, tuple[int, int]] | None = None
+
+    def attach(self, block: nn.Module) -> None:
+        """Hook it around `block`."""
+        self.handles = [
+            block.register_forward_pre_hook(self.before, with_kwargs=True),
+            block.register_forward_hook(self.after),
+        ]
+
+    def detach(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def before(self, block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
+        """The block's arguments on permuted tokens, or None to leave them."""
+        self._drawn = None
+        if self.p == 0 or not (block.training or self.always):
+            return None
+        inside = bool(args) and isinstance(args[0], Mapping)
+        named: Mapping[Any, Any] = args[0] if inside else {**dict(enumerate(args)), **kwargs}
+        tied = [name for name in ORDERED if named.get(name) is not None and named[name] is not False]
+        if tied:
+            raise InputError(
+                f"a block was called with {tied[0]}, which is tied to the order of its tokens and cannot be "
+                "shuffled with them; leave it out"
+            )
+        keys = self._keys(block, named, len(args), inside)
+        lead = leading(tuple(named[key] for key in keys))
+        first = named[keys[0]]
+        perm = draw_permutation(self.p, *lead, first.device, self.generator, self.per_sample)
+        if perm is None:
+            return None
+        check_permutation(perm, lead)
+        self._drawn = perm, lead
+        moved = {**named, **{key: permute_tokens(named[key], perm) for key in keys}}
+        if inside:
+            return (moved, *args[1:]), kwargs
+        return tuple(moved.pop(place) for place in range(len(args))), moved
+
+    def after(self, block: nn.Module, args: tuple, output: Any) -> Any:
+        """The block's output with its tokens in order again."""
+        if self._drawn is None:
+            return None
+        (perm, lead), self._drawn = self._drawn, None
+        return restore(output, perm, lead)
+
+    def _keys(self, block: nn.Module, named: Mapping[Any, Any], positional: int, inside: bool) -> list[Any]:
+        """Where the streams are: places, keywords, or keys of the mapping."""
+        if self.streams is not None:
+            wanted: Iterable[Any] = self.streams
+            if not inside:
+                order = list(inspect.signature(block.forward).parameters)
+                places = {name: place for place, name in enumerate(order[:positional])}
+                wanted = [places.get(name, name) for name in self.streams]
+        else:
+            wanted = named if inside else (*range(positional), *_NAMES)
+        keys = [key for key in wanted if isinstance(named.get(key), Tensor)]
+        if not keys:
+            raise InputError(
+                f"no tokens were found among the arguments of {type(block).__name__}; name those of its "
+                f"forward ({', '.join(inspect.signature(block.forward).parameters)}) by `streams`"
+            )
+        return keys
+
+
+class SLWS(nn.Module):
+    """A block that is shuffled with probability `p` while training: for models that you write yourself.
+
+        layers = nn.ModuleList(SLWS(Block(192), p) for p in layer_probs(24, 0.5))
+
+    For a model that is there already use `apply_slws`, which changes no names of weights.
+
+    Args:
+        block: takes tokens (batch, tokens, ...) and maybe a residual of the same batch and tokens.
+        p: probability of a shuffle in a forward pass.
+        generator: of the CPU; None takes torch's global one.
+        per_sample: another permutation for each sample; the paper's is one for the batch.
+
+    Raises:
+        InputError: `p` outside [0, 1], or a block that is shuffled already.
+    """
+
+    def __init__(
+        self, block: nn.Module, p: float, generator: torch.Generator | None = None, per_sample: bool = False
+    ) -> None:
+        super().__init__()
+        _check_unshuffled([block])
+        self.block = block
+        self.shuffle = BlockShuffle(p, generator, per_sample)
+        block._slws = self.shuffle  # ty: ignore[unresolved-attribute]
+        self.shuffle.attach(block)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The block's outputs, tokens in their order."""
+        return self.block(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """The probability, for `print`."""
+        return f"p={self.shuffle.p:g}"
+
+
+def apply_slws(
+    model: nn.Module,
+    rate: float = 0.5,
+    schedule: Schedule = "linear",
+    layers: str | Sequence[nn.Module] | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    per_sample: bool = False,
+    streams: Sequence[str] | None = None,
+    allow_causal: bool = False,
+) -> nn.Module:
+    """Shuffle the tokens of each block of `model` at random while it trains.
+
+    The model is changed in place by forward hooks: weights, their names and what `model.eval()` computes stay
+    the same, so checkpoints, optimisers and averages of weights need no change. Under DDP each process draws
+    its own permutations unless the processes seed `generator` alike.
+
+    Args:
+        model: holds a list of blocks, each called as `block(x)`, `block(x, residual)` or with a mapping.
+        rate: probability of the last block; 0.5 is the paper's from scratch, 0.1 with registers or to tune
+            trained weights; small networks want 0.1 to 0.3.
+        schedule: see `layer_probs`.
+        layers: the blocks, or the dotted name of their list in the model; None looks for it (`SEARCHED`).
+        generator: of the CPU; None takes torch's global one.
+        per_sample: another permutation for each sample; the paper's is one for the batch.
+        streams: names of those parameters of a block's `forward` that are tokens; None takes all tensors
+            given by place, and hidden_states, x and residual given by name.
+        allow_causal: shuffle a model that predicts the next token, to which a shuffle shows the future.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: a rate outside [0, 1], no list of blocks, a causal model, or one that is shuffled already.
+    """
+    check_flag("allow_causal", allow_causal)
+    blocks = find_blocks(model, layers)
+    probs = layer_probs(len(blocks), rate, schedule)
+    _check_unshuffled(blocks)
+    if not allow_causal and (sign := _causal(model)):
+        raise InputError(
+            f"{type(model).__name__} predicts the next token ({sign}), and shuffled tokens would show it the "
+            "future; pass allow_causal=True if that is meant"
+        )
+    for block, p in zip(blocks, probs, strict=True):
+        shuffle = BlockShuffle(p, generator, per_sample, streams)
+        shuffle.attach(block)
+        # On the block itself, so that a deep copy of the model has its own.
+        block._slws = shuffle  # ty: ignore[unresolved-attribute]
+    return model
+
+
+def remove_slws(model: nn.Module) -> nn.Module:
+    """Take the shuffle of `apply_slws` away again.
+
+    Raises:
+        InputError: the model has none.
+    """
+    shuffled = _shuffled(model)
+    if not shuffled:
+        raise InputError(f"{type(model).__name__} has no SLWS to remove")
+    for block, shuffle in shuffled:
+        shuffle.detach()
+        del block._slws
+    return model
+
+
+@contextmanager
+def slws_rate(model: nn.Module, rate: float, schedule: Schedule = "linear") -> Generator[nn.Module]:
+    """Another rate while the block runs: for a warm-up, or to fine-tune at a lower rate.
+
+    Args:
+        model: of `apply_slws`.
+        rate: probability of the last block.
+        schedule: see `layer_probs`.
+
+    Raises:
+        InputError: the model has no SLWS, or a rate outside [0, 1].
+    """
+    shuffles = [shuffle for _, shuffle in _shuffled(model)]
+    if not shuffles:
+        raise InputError(f"{type(model).__name__} has no SLWS; call apply_slws first")
+    before = [shuffle.p for shuffle in shuffles]
+    after = layer_probs(len(shuffles), rate, schedule)
+    try:
+        for shuffle, p in zip(shuffles, after, strict=True):
+            shuffle.p = p
+        yield model
+    finally:
+        for shuffle, p in zip(shuffles, before, strict=True):
+            shuffle.p = p
+
+
+@contextmanager
+def forced_shuffle(
+    model: nn.Module,
+    last: float = 0.5,
+    layers: str | Sequence[nn.Module] | None = None,
+    generator: torch.Generator | None = None,
+) -> Generator[nn.Module]:
+    """Shuffle the last blocks in every forward pass, in evaluation too: how much does a network need order?
+
+    Args:
+        model: any that `apply_slws` takes, with or without SLWS.
+        last: share of the blocks, from the end.
+        layers: the blocks, or the name of their list; None looks for it.
+        generator: of the CPU; None takes torch's global one.
+
+    Raises:
+        InputError: no list of blocks, or a share outside [0, 1].
+    """
+    blocks = find_blocks(model, layers)
+    count = round(len(blocks) * check_range("last", last, 0, 1))
+    shuffles = [BlockShuffle(1.0, generator, always=True) for _ in range(count)]
+    try:
+        for block, shuffle in zip(blocks[len(blocks) - count :], shuffles, strict=True):
+            shuffle.attach(block)
+        yield model
+    finally:
+        for shuffle in shuffles:
+            shuffle.detach()
+
+
+def find_blocks(model: nn.Module, layers: str | Sequence[nn.Module] | None = None) -> list[nn.Module]:
+    """The model's blocks, in order.
+
+    Args:
+        model: where to look.
+        layers: the blocks themselves, or the dotted name of their list; None tries the names `SEARCHED`, then
+            takes the longest list of at least two modules of one kind.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(layers, str):
+        if (found := _blocks_at(model, layers)) is None:
+            raise InputError(f"{type(model).__name__} has no list of blocks called {layers!r}")
+        return found
+    if layers is not None:
+        blocks = list(layers)
+        if not blocks or not all(isinstance(block, nn.Module) for block in blocks):
+            raise InputError("`layers` must be modules, such as model.blocks, or the name of their list")
+        return blocks
+    for name in SEARCHED:
+        if found := _blocks_at(model, name):
+            return found
+    lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
+    alike = [blocks for blocks in lists if len(blocks) > 1 and len({type(block) for block in blocks}) == 1]
+    if alike:
+        return max(alike, key=len)
+    raise InputError(
+        f"{type(model).__name__} has no list of blocks; looked for {', '.join(SEARCHED)} and for any "
+        "ModuleList or Sequential of one kind of module: pass `layers`"
+    )
+
+
+def _blocks_at(model: nn.Module, name: str) -> list[nn.Module] | None:
+    found: Any = model
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return list(found) if isinstance(found, nn.ModuleList | nn.Sequential) and len(found) else None
+
+
+def _shuffled(model: nn.Module) -> list[tuple[nn.Module, BlockShuffle]]:
+    pairs = [(module, getattr(module, "_slws", None)) for module in model.modules()]
+    return [(module, shuffle) for module, shuffle in pairs if isinstance(shuffle, BlockShuffle)]
+
+
+def _check_unshuffled(blocks: Iterable[nn.Module]) -> None:
+    for block in blocks:
+        if _shuffled(block):
+            raise InputError(
+                f"{type(block).__name__} has SLWS already; applied twice it would be shuffled twice: call "
+                "remove_slws first"
+            )
+
+
+def _causal(model: nn.Module) -> str:
+    """By what a model is known to predict the next token, or nothing."""
+    config = getattr(model, "config", None)
+    generates: Callable[[], bool] | None = getattr(model, "can_generate", None)
+    if "CausalLM" in type(model).__name__ or "LMHead" in type(model).__name__:
+        return "by its name"
+    if getattr(config, "is_decoder", False) is True:
+        return "config.is_decoder"
+    if callable(generates) and generates():
+        return "can_generate()"
+    if hasattr(model, "lm_head"):
+        return "it has an lm_head"
+    return ""
