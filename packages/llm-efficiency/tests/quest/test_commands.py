@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -199,3 +200,48 @@ def test_help_teaches(hexad):
         code, printed, _ = hexad(command, "--help")
         assert code == 0
         assert f"hexad llm-efficiency quest {command}" in " ".join(printed.split())
+
+
+def test_another_run_is_not_gone_on_with(hexad, texts, tmp_path):
+    copy, out = tmp_path / "texts", tmp_path / "run"
+    shutil.copytree(texts, copy)
+    command = ("train", copy, "--out", out, "--steps", 2, *SMALL)
+    assert hexad(*command, "--bits", 2)[0] == 0
+    report = (out / "report.json").read_bytes()
+    for changed, text in (
+        (("--bits", 1), "--w-bits: 2 -> 1; --a-bits: 2 -> 1"),
+        (("--bits", 2, "--lr", 0.01), "--lr: 0.003 -> 0.01"),
+        (("--bits", 2, "--steps", 3), "--steps: 2 -> 3"),
+    ):
+        code, _, error = hexad(*command, *changed)
+        assert code == 2
+        assert f"belongs to a run with other settings ({text}); name another folder" in error
+    for path in copy.iterdir():
+        path.write_text(path.read_text().upper())  # as many windows as before
+    code, _, error = hexad(*command, "--bits", 2)
+    assert code == 2
+    assert "other settings (texts: " in error
+    assert (out / "report.json").read_bytes() == report
+
+
+def test_suffixes_in_capitals_and_texts_of_one_letter(hexad, tmp_path):
+    (tmp_path / "A.TXT").write_text("a" * 2000)
+    code, printed, _ = hexad("train", tmp_path, "--out", tmp_path / "run", "--steps", 2, *SMALL, "--json")
+    assert code == 0
+    assert json.loads(printed)["unigram_nats_per_byte"] == 0
+    assert "-" not in str(json.loads(printed)["unigram_nats_per_byte"])
+
+
+def test_errors_come_before_the_slow_imports():
+    script = (
+        "import sys; from hexad.core import cli\n"
+        "sys.argv = ['hexad', 'llm-efficiency', 'quest', *sys.argv[1:]]\n"
+        "try: cli.main()\n"
+        "except SystemExit as stop: print(stop.code, 'torch' in sys.modules)"
+    )
+    for arguments in (("train", "no-such"), ("eval", "no-such", "."), ("export", "no-such")):
+        out = () if arguments[0] == "eval" else ("--out", "x")
+        command = [sys.executable, "-c", script, *arguments, *out]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["2", "False"], done.stderr
+        assert "no-such does not exist" in done.stderr

@@ -199,7 +199,8 @@ def test_training_moves_weights_that_are_masked_by_their_decay():
         (lambda: QuestLinear(8, 4, QuestConfig(min_block=16)), "leave a Hadamard block of 8"),
         (lambda: QuestLinear(12, 4, QuestConfig(sparse=True)), "rows of 12 entries cannot be sparse"),
         (lambda: QuestLinear.from_linear(nn.Conv1d(1, 1, 1)), "give an nn.Linear, not Conv1d"),
-        (lambda: QuestLinear(128, 4)(torch.ones(2, 64)), "rows of 64; this layer takes 128"),
+        (lambda: QuestLinear(128, 4)(torch.tensor(1.0)), r"shape \(\); this layer takes rows of 128"),
+        (lambda: QuestLinear(128, 4)(torch.ones(2, 64)), r"shape \(2, 64\); this layer takes rows of 128"),
         (lambda: QuestLinear(128, 4)(torch.ones(2, 128, dtype=torch.int32)), "torch.int32"),
         (lambda: QuestLinear(128, 4)(torch.full((2, 128), float("nan"))), "NaN or infinity"),
         (lambda: QuestLinear(128, 4)(torch.full((2, 128), float("inf"))), "NaN or infinity"),
@@ -228,3 +229,13 @@ def test_settings_survive_json():
         again = QuestConfig.from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False)))
         assert again.weight_rule.reach == config.weight_rule.reach
         assert (again.w_bits, again.a_bits, again.skip) == (config.w_bits, config.a_bits, config.skip)
+
+
+def test_whose_numbers_are_not_finite_is_said():
+    layer = QuestLinear(128, 4)
+    with pytest.raises(InputError, match=r"the input of a QuestLinear \(128 -> 4\) holds NaN"):
+        layer(torch.full((2, 128), float("nan")))
+    with torch.no_grad():
+        layer.weight[3, 7] = float("inf")
+    with pytest.raises(InputError, match=r"the weight of a QuestLinear \(128 -> 4\) holds NaN"):
+        layer(torch.ones(2, 128))

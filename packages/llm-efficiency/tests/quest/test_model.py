@@ -11,7 +11,9 @@ from hexad.llm_efficiency.quest import (
     QuestLinear,
     convert,
     gradient_alignment,
+    load_packed,
     prepare,
+    save_packed,
 )
 
 
@@ -199,3 +201,67 @@ def test_alignment_refuses():
         gradient_alignment(Toy(), IDS, loss)
     with pytest.raises(InputError, match="give a mapping with labels, or a loss"):
         gradient_alignment(prepare(Toy()), IDS)
+
+
+class Sub(nn.Linear):
+    pass
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.zeros(4, 64, 32))
+        self.positions = nn.Parameter(torch.zeros(1, 9, 64))  # no stack of matrices
+
+
+def with_part(part):
+    model = Toy()
+    model.add_module("part", part)
+    return model
+
+
+def test_what_would_stay_in_full_precision_silently_is_refused():
+    with pytest.raises(InputError, match=r"part is a Sub, a kind of nn.Linear that may not compute as one"):
+        prepare(with_part(Sub(64, 8)))
+    with pytest.raises(InputError, match="part is a LazyLinear"):
+        prepare(with_part(nn.LazyLinear(8)))
+    with pytest.raises(InputError, match=r"part.gate_up holds 4 matrices in one parameter .*'part' in skip"):
+        prepare(with_part(Experts()))
+    for part in (Sub(64, 8), Experts()):
+        model = prepare(with_part(part), QuestConfig(skip=("lm_head", "embed", "part")))
+        assert kinds(model)["up"] == "QuestLinear"
+    assert kinds(prepare(with_part(Sub(64, 8)), filter_fn=lambda module, name: name == "up"))
+
+    class Conv1D(nn.Module):
+        pass
+
+    with pytest.raises(InputError, match=r"its Conv1D layers \(GPT-2's\) are none"):
+        prepare(nn.Sequential(Conv1D()))
+
+
+def test_a_layer_that_is_used_twice(tmp_path):
+    torch.manual_seed(0)
+
+    def make():
+        twice = nn.Linear(64, 64)
+        return nn.Sequential(twice, nn.GELU(), twice, nn.Linear(64, 3))
+
+    model = prepare(make(), QuestConfig(3, 3))
+    assert model[0] is model[2]
+    assert isinstance(model[2], QuestLinear)
+    x = torch.randn(5, 64)
+    with torch.no_grad():
+        before = model(x)
+        convert(model)
+        assert model[0] is model[2]
+        torch.testing.assert_close(model(x), before, rtol=0, atol=1e-5)
+        loaded = load_packed(make(), save_packed(model, tmp_path / "twice.safetensors"))
+        assert loaded[0] is loaded[2]
+        assert torch.equal(loaded(x), model(x))
+
+
+def test_what_cannot_be_packed():
+    with pytest.raises(InputError, match=r"up: packed layers do not compute in float64; call model.float"):
+        convert(prepare(Toy().double()))
+    with pytest.raises(InputError, match="up: the weight is on the meta device"):
+        convert(prepare(Toy().to("meta")))

@@ -6,6 +6,7 @@ import stat
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -209,3 +210,64 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(InputError, match="cannot be written"):
         save_packed(convert(model(QuestConfig())), tmp_path / "packed.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "text"),
+    [
+        (QuestConfig(3, 4), QuestConfig(2, 4, sparse=True), "w_bits 2, not 3; sparse True, not False"),
+        (QuestConfig(4, 4), QuestConfig(4, 2), "a_bits 2, not 4"),
+        (QuestConfig(4, 4), QuestConfig(4, None), "a_bits None, not 4"),
+        (QuestConfig(4, 4), QuestConfig(4, 4, constants="official"), "constants official, not exact"),
+        (QuestConfig("ternary", 4), QuestConfig(2, 4), "w_bits 2, not ternary"),
+        (QuestConfig(4, "fp4"), QuestConfig("fp4", "fp4"), "w_bits fp4, not 4"),
+    ],
+)
+def test_codes_of_other_settings_are_refused(ours, theirs, text):
+    state = convert(model(theirs)).state_dict()
+    with pytest.raises(InputError, match=rf"up: these codes are for another layer \({text}\)"):
+        convert(model(ours)).load_state_dict(state)
+
+
+def test_damaged_scales_are_refused():
+    packed = convert(model(QuestConfig(4, 4)))
+    for value, text in ((-1.0, "positive and finite"), (float("nan"), "positive and finite")):
+        state = {name: tensor.clone() for name, tensor in packed.state_dict().items()}
+        state["up.scale"][3] = value
+        with pytest.raises(InputError, match=f"up: its scales must be {text}"):
+            packed.load_state_dict(state)
+    state["up.scale"] = state["up.scale"].half()
+    with pytest.raises(InputError, match=r"up: its scales are torch.float16, not float32"):
+        packed.load_state_dict(state)
+
+
+def test_files_of_other_shapes_change_nothing(tmp_path):
+    def embedded(rows):
+        return nn.Sequential(nn.Embedding(rows, 64), nn.Linear(64, 128))
+
+    path = save_packed(convert(prepare(embedded(10))), tmp_path / "packed.safetensors")
+    other = embedded(11)
+    before = list(other.modules())
+    with pytest.raises(InputError, match=r"0\.weight has shape \(10, 64\) there, \(11, 64\) in the model"):
+        load_packed(other, path)
+    assert list(other.modules()) == before
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    save_file(tensors | {"1.codes": tensors["1.codes"][:, 1:].contiguous()}, path, metadata=metadata)
+    with pytest.raises(InputError, match=r"1\.codes has shape \(128, 31\) there, \(128, 32\) in the model"):
+        load_packed(embedded(10), path)
+    for spoilt in ({"layers": "[]"}, {"aliases": "[]"}, {"layers": '{"1": {}}'}):
+        save_file(tensors, path, metadata=metadata | spoilt)
+        with pytest.raises(InputError, match="is damaged"):
+            load_packed(embedded(10), path)
+    with pytest.raises(InputError, match=r"model must be an nn.Module, not NoneType"):
+        load_packed(None, path)
+
+
+def test_the_weight_has_a_dtype_and_no_numbers():
+    packed = convert(model(QuestConfig(4, 4)))
+    assert packed.up.weight.shape == (128, 64)
+    assert packed.up.weight.dtype == torch.float32
+    assert packed.bfloat16().up.weight.dtype == torch.bfloat16
+    assert packed.up.weight.is_meta

@@ -7,7 +7,7 @@ import torch
 
 from hexad.core.errors import InputError
 from hexad.kernels.low_bit_linear import ActivationGrid, integer_levels, quantize_rows
-from hexad.llm_efficiency.quest import quantize, scale_for
+from hexad.llm_efficiency.quest import QuestConfig, quantize, scale_for
 from hexad.llm_efficiency.quest.grids import grid_for
 from hexad.llm_efficiency.quest.quantizer import make_rule, sparse_mask
 
@@ -209,3 +209,23 @@ def test_sixteen_bits_are_nearly_exact():
 def test_bad_input(call, text):
     with pytest.raises(InputError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: quantize(torch.ones(2, 8), [4]), r"bits is \[4\]; give 1 to 8"),
+        (lambda: quantize(torch.ones(2, 8), 2, scale=1.0), "scale must be a tensor, not float"),
+        (lambda: quantize(torch.ones(2, 8).to(torch.float8_e4m3fn), 2), "torch.float8_e4m3fn; give bfloat16"),
+        (lambda: quantize(torch.ones(2, 8).to_sparse(), 2), "a sparse_coo tensor; give a dense one"),
+        (lambda: quantize(torch.ones(2, 8, device="meta"), 2), "meta device and holds no numbers"),
+        (lambda: quantize(torch.ones(2, 8), 2, trust=True), "numbers, not True or False"),
+        (lambda: QuestConfig(outer_scale=True), "numbers, not True or False"),
+        (lambda: QuestConfig(block=128, min_block=256), r"min_block is 256, more than block \(128\)"),
+        (lambda: QuestConfig(8, 4, sparse=True), "sparse weights of 8 bits have 257 levels"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(call, text):
+    with pytest.raises(InputError, match=text) as caught:
+        call()
+    assert "\n" not in str(caught.value)

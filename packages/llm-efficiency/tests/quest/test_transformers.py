@@ -13,12 +13,14 @@ from hexad.llm_efficiency.quest import (
     QuestQuantizationConfig,
     convert,
     gradient_alignment,
+    load_packed,
     prepare,
+    save_packed,
 )
 
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 IDS = torch.randint(1, 100, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -202,7 +204,7 @@ def rewritten(source, target, **changes):
         ({"block": 16}, r"q_proj: these codes are for another layer \(Hadamard block 64, not 16\)"),
         ({"wbits": 3}, "no setting 'wbits'; did you mean 'w_bits'"),
         ({"w_bits": 11}, "w_bits is 11"),
-        ({"modules": ["model.layers.7.q_proj"]}, "names 'model.layers.7.q_proj' as quantised"),
+        ({"modules": ["model.layers.7.q_proj"]}, "names 'model.layers.7.q_proj', which is no linear layer"),
         ({"packed": "yes"}, "packed is 'yes'"),
     ],
 )
@@ -226,3 +228,83 @@ def test_more_that_is_refused(folders, tmp_path):
         AutoModelForCausalLM.from_pretrained(folder)
     with pytest.raises(InputError, match="this is the configuration of 'quest'"):
         QuestQuantizationConfig(quant_method="awq")
+
+
+def test_what_was_loaded_from_one_file_saves_as_a_folder(folders, tmp_path):
+    _, expected = folders
+    path = save_packed(convert(prepare(llama(), QuestConfig(2, 3))), tmp_path / "packed.safetensors")
+    load_packed(llama(seed=1), path).save_pretrained(tmp_path / "folder")
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "folder")), expected["packed"])
+
+
+@pytest.mark.parametrize("kind", ["trainable", "packed"])
+def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(folders, tmp_path, kind):
+    root, _ = folders
+    whole = AutoModelForCausalLM.from_pretrained(root / kind)
+    base = AutoModel.from_pretrained(root / kind)
+    with torch.no_grad():
+        states = whole.model(input_ids=IDS).last_hidden_state
+        assert torch.equal(base(input_ids=IDS).last_hidden_state, states)
+        base.save_pretrained(tmp_path / "base")
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        assert torch.equal(again.model(input_ids=IDS).last_hidden_state, states)
+
+
+def test_parts_that_were_prepared_by_themselves(tmp_path):
+    model = prepare(llama(), QuestConfig(2, 3))
+    convert(model.model.layers[0].mlp)
+    with pytest.raises(InputError, match="parts of this model were prepared or converted by themselves"):
+        model.save_pretrained(tmp_path / "mixed")
+    # The base model is a transformers model of its own, and its configuration the whole model's.
+    model = llama()
+    prepare(model.model, QuestConfig(2, 3))
+    model.save_pretrained(tmp_path / "base")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    assert torch.equal(logits(again), logits(model))
+
+
+def test_modules_choose_what_is_prepared_on_loading(folders):
+    root, _ = folders
+    name = "model.layers.0.mlp.up_proj"
+
+    def load(modules):
+        config = QuestQuantizationConfig(w_bits=2, a_bits=2, modules=modules)
+        return AutoModelForCausalLM.from_pretrained(root / "plain", quantization_config=config)
+
+    found = [at for at, module in load([name]).named_modules() if isinstance(module, QuestLinear)]
+    assert found == [name]
+    with pytest.raises(InputError, match="names 'nope', which is no linear layer of this model"):
+        load(["nope"])
+    for wrong in ([], "abc", [3]):
+        with pytest.raises(InputError, match="give a list of the dotted names"):
+            load(wrong)
+
+
+def test_t5_asks_its_layers_for_a_dtype():
+    config = transformers.T5Config(
+        vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    torch.manual_seed(0)
+    model = prepare(transformers.T5ForConditionalGeneration(config).eval(), QuestConfig(4, 4))
+    ids = torch.arange(1, 13)[None]
+    with torch.no_grad():
+        before = model(input_ids=ids, labels=ids).logits
+        torch.testing.assert_close(
+            convert(model)(input_ids=ids, labels=ids).logits, before, atol=1e-4, rtol=0
+        )
+
+
+def test_experts_are_not_left_out_silently():
+    config = transformers.MixtralConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+    )
+    model = transformers.MixtralForCausalLM(config)
+    with pytest.raises(InputError, match=r"experts.* holds 4 matrices in one parameter .*'experts' in skip"):
+        prepare(model)
+    prepare(model, QuestConfig(skip=("lm_head", "embed", "experts")))

@@ -13,7 +13,7 @@ import logging
 import random
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -158,7 +158,7 @@ def train(
     if scheduler is not None:
         state = _plain(scheduler.state_dict())
         settings |= {f"scheduler.{name}": value for name, value in state.items()}
-    step, history = _resume(folder, model, optimizer, scheduler, settings, config.steps)
+    step, history = _resume(folder, model, optimizer, scheduler, settings, identity or (), config.steps)
     wrapped, stepper = fabric.setup(model, optimizer)
     batches = ResumableBatches(
         length, config.batch_size, config.seed, step, config.steps, fabric.global_rank, fabric.world_size
@@ -333,6 +333,7 @@ def _resume(
     optimizer: torch.optim.Optimizer,
     scheduler: torch.optim.lr_scheduler.LRScheduler | None,
     settings: dict[str, Any],
+    identity: Container[str],
     steps: int,
 ) -> tuple[int, list[float]]:
     """Load the newest whole checkpoint, if any; return its step and the losses so far."""
@@ -346,14 +347,16 @@ def _resume(
             path.replace(aside)
             logger.warning("checkpoint %s is damaged (%s); set aside as %s", path, error, aside.name)
             continue
-        changed = [
-            f"{key}: {meta['settings'][key]!s:.60} -> {value!s:.60}"
+        changed = {
+            key: f"{key}: {meta['settings'][key]!s:.60} -> {value!s:.60}"
             for key, value in settings.items()
             if meta["settings"].get(key, value) != value  # a key that is not stored is of a later version
-        ]
+        }
         if changed:
+            # What the caller named says more than what follows from it in the optimizer.
+            named = [said for key, said in changed.items() if key in identity] or changed.values()
             raise InputError(
-                f"{path} belongs to a run with other settings ({'; '.join(changed)}); name another folder"
+                f"{path} belongs to a run with other settings ({'; '.join(named)}); name another folder"
             )
         if meta["step"] > steps:
             raise InputError(f"{path} is {meta['step']} steps old, more than the {steps} asked for")

@@ -9,7 +9,7 @@ from rich.console import Console
 from hexad.core.errors import InputError
 from hexad.core.files import writable_folder
 from hexad.core.terminal import print_json, progress_bar
-from hexad.core.validation import check_count
+from hexad.core.validation import check_count, check_folder
 from hexad.llm_efficiency.quest.training_command import train
 
 if TYPE_CHECKING:
@@ -60,15 +60,22 @@ def export(
 
         hexad llm-efficiency quest export run/model --out packed
     """
-    from hexad.llm_efficiency.quest.language import check_model_folder, load_model, load_reader, nbytes
-    from hexad.llm_efficiency.quest.model import convert
-    from hexad.llm_efficiency.quest.packed import PackedLinear
-
-    check_model_folder(model)
+    check_folder(model, "model folder")
     if out.resolve() == model.resolve():
         raise InputError(f"--out {out} is the model itself; name another folder")
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"--out {out} is not empty; name a new folder")
+    from hexad.llm_efficiency.quest.language import (
+        check_model_folder,
+        load_model,
+        load_reader,
+        nbytes,
+        save_model,
+    )
+    from hexad.llm_efficiency.quest.model import convert
+    from hexad.llm_efficiency.quest.packed import PackedLinear
+
+    check_model_folder(model)
     loaded = load_model(model)
     if (found := _layers(loaded))["kind"] != "trainable":
         raise InputError(
@@ -78,9 +85,7 @@ def export(
     writable_folder(out, "--out")
     before = nbytes(loaded)
     packed = convert(loaded)
-    packed.save_pretrained(out)
-    if reader.tokenizer is not None:
-        reader.tokenizer.save_pretrained(out)
+    save_model(packed, reader, out)
     layers = [module for module in packed.modules() if isinstance(module, PackedLinear)]
     whole = sum(4 * layer.in_features * layer.out_features for layer in layers)
     report: dict[str, Any] = {
@@ -105,7 +110,7 @@ def export(
 @app.command("eval")
 def evaluate(
     model: ModelFolder,
-    texts: Annotated[Path, typer.Argument(help="Folder of .txt files.")],
+    texts: Annotated[Path, typer.Argument(help="Folder of .txt files, with those in folders below.")],
     context: Annotated[int, typer.Option(help="Tokens predicted in a window.")] = 128,
     windows: Annotated[int, typer.Option(help="Most windows to read, at even distances.")] = 512,
     held_out: Annotated[
@@ -122,6 +127,8 @@ def evaluate(
     """
     check_count("--context", context)
     check_count("--windows", windows)
+    check_folder(model, "model folder")
+    check_folder(texts, "text folder")
     import math
 
     import numpy as np

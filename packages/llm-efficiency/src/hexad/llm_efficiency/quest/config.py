@@ -51,9 +51,17 @@ class QuestConfig:
         for name in ("block", "min_block"):
             if not is_power_of_two(check_count(name, getattr(self, name))):
                 raise InputError(f"{name} is {getattr(self, name)}; it must be a power of two")
+        if 1 < self.block < self.min_block:
+            raise InputError(
+                f"min_block is {self.min_block}, more than block ({self.block}); give at most that"
+            )
         for bits in (self.w_bits, self.a_bits):
             if bits is not None:
                 self._rule(bits, sparse=self.sparse)
+        if self.sparse and self.w_bits == 8:
+            raise InputError(
+                "sparse weights of 8 bits have 257 levels, one more than a byte holds; give at most 7 bits"
+            )
         if isinstance(self.skip, str) or not isinstance(self.skip, Sequence):
             raise InputError(
                 f"skip is {self.skip!r}; give parts of module names, such as ('lm_head', 'embed')"

@@ -6,6 +6,7 @@ packed layer, so that the plain model that `prepare` once took is all that loadi
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,9 @@ from hexad.core.files import atomic_path, writable_file
 from hexad.core.validation import check_file
 from hexad.llm_efficiency.quest.config import QuestConfig
 from hexad.llm_efficiency.quest.layer import QuestLinear
+from hexad.llm_efficiency.quest.model import tell_transformers
 from hexad.llm_efficiency.quest.packed import PackedLinear
-from hexad.llm_efficiency.quest.surgery import swap
+from hexad.llm_efficiency.quest.surgery import everywhere, swap
 
 FORMAT = "hexad.quest.packed/1"
 
@@ -71,9 +73,11 @@ def load_packed(model: Model, path: str | os.PathLike[str]) -> Model:
         InputError: no such file, or none of `save_packed`; a model that lacks its layers, has them with
             other sizes, or holds layers quantised with another block or grid. Nothing is changed then.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be an nn.Module, not {type(model).__name__}")
     layers, tensors = _read(check_file(path, "packed model"))
     modules = dict(model.named_modules())
-    packed: dict[str, nn.Module] = {}
+    packed: dict[str, PackedLinear] = {}
     for name, described in layers.items():
         there = modules.get(name)
         if not isinstance(there, (nn.Linear, PackedLinear)):
@@ -87,22 +91,33 @@ def load_packed(model: Model, path: str | os.PathLike[str]) -> Model:
         new = PackedLinear(*sizes, QuestConfig.from_dict(described["config"]), bias=described["bias"])
         if isinstance(there, (QuestLinear, PackedLinear)):
             _check_settings(name, there.config, new.config, path)
-        new.check_layout(tensors.get(f"{name}.layout"), name)
         packed[name] = new
-    expected = {
-        key
-        for key in model.state_dict()
-        if not any(key.startswith(f"{name}.") if name else True for name in packed)
-    } | {f"{name}.{key}".removeprefix(".") for name, layer in packed.items() for key in layer.state_dict()}
-    if differing := sorted(expected ^ set(tensors)):
-        lacks = "file lacks" if differing[0] in expected else "model lacks"
+    places = everywhere(model, packed)
+    shapes = {key: tensor.shape for key, tensor in model.state_dict().items() if not _inside(key, places)}
+    for name, layer in places.items():
+        prefix = f"{name}.".removeprefix(".")
+        shapes |= {prefix + key: tensor.shape for key, tensor in layer.state_dict().items()}
+        layer.check_loaded(tensors.get(f"{prefix}layout"), tensors.get(f"{prefix}scale"), name)
+    if differing := sorted(shapes.keys() ^ tensors.keys()):
+        lacks = "file lacks" if differing[0] in shapes else "model lacks"
         raise InputError(f"{path} is of another model: the {lacks} {differing[0]!r}")
+    for key, shape in shapes.items():
+        if tensors[key].shape != shape:
+            raise InputError(
+                f"{path} is of another model: {key} has shape {tuple(tensors[key].shape)} there, "
+                f"{tuple(shape)} in the model"
+            )
     for name, layer in packed.items():
         if (bias := tensors.get(f"{name}.bias".removeprefix("."))) is not None:
             layer.to(dtype=bias.dtype)
     loaded = swap(model, packed)
     loaded.load_state_dict(tensors)
+    tell_transformers(loaded)
     return loaded.requires_grad_(False)  # ty: ignore[invalid-explicit-return]
+
+
+def _inside(key: str, names: Iterable[str]) -> bool:
+    return any(not name or key.startswith(f"{name}.") for name in names)
 
 
 def _check_settings(name: str, ours: QuestConfig, theirs: QuestConfig, path: str | os.PathLike[str]) -> None:
@@ -128,6 +143,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         layers = json.loads(metadata["layers"])
         tensors |= {name: tensors[owner] for name, owner in json.loads(metadata["aliases"]).items()}
-    except (KeyError, ValueError) as error:
+        for described in layers.values():
+            _ = [described[key] for key in ("in_features", "out_features", "bias", "config")]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is damaged ({error!r}); save it again") from None
     return layers, tensors

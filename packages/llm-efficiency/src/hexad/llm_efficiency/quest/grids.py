@@ -70,9 +70,8 @@ def check_bits(what: str, bits: Bits) -> int | Literal["ternary", "fp4"]:
     Raises:
         InputError: anything else than 1 to 8, 16, 1.585, "ternary" and "fp4".
     """
-    for name in ("ternary", "fp4"):
-        if bits == name:
-            return name
+    if isinstance(bits, str) and bits in ("ternary", "fp4"):
+        return bits
     if not isinstance(bits, bool) and isinstance(bits, (int, float)):
         if bits in (*range(1, 9), 16):
             return int(bits)

@@ -97,6 +97,16 @@ def load_reader(folder: str | os.PathLike[str], vocabulary: int) -> Reader:
     return Reader(AutoTokenizer.from_pretrained(path, local_files_only=True))
 
 
+def save_model(model: "PreTrainedModel", reader: Reader, folder: Path) -> None:
+    """Write a model and its tokenizer, if it has one, as transformers does; without its own progress bar."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    if reader.tokenizer is not None:
+        reader.tokenizer.save_pretrained(folder)
+
+
 @dataclass(frozen=True)
 class Score:
     """How well a model predicts a text.

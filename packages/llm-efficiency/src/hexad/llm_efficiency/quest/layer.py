@@ -45,13 +45,17 @@ class _RoundedProduct(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Float[Tensor, "rows outputs"]:
         x_levels, x_scale, x_mask = _rounded(x_h, x_rule)
+        w_levels, w_scale, w_mask = _rounded(w_h, w_rule)
         # The scale of a row tells of all its entries. Elsewhere than on a CPU asking would wait for the
         # device; there NaN and infinity pass through the scale into the outputs, and are seen in them.
         if x_h.device.type == "cpu" and not torch.compiler.is_compiling():
-            told = x_h if x_rule is None else x_scale
-            if not bool(told.isfinite().all()):
-                raise InputError("the input of a QuestLinear holds NaN or infinity")
-        w_levels, w_scale, w_mask = _rounded(w_h, w_rule)
+            for what, rows in (
+                ("input", x_h if x_rule is None else x_scale),
+                ("weight", w_h if w_rule is None else w_scale),
+            ):
+                if not bool(rows.isfinite().all()):
+                    sizes = f"{w_h.shape[1]} -> {w_h.shape[0]}"
+                    raise InputError(f"the {what} of a QuestLinear ({sizes}) holds NaN or infinity")
         x_levels, w_levels = x_levels.to(dtype), w_levels.to(dtype)
         # In the order of the packed layer's kernel, so that models of many layers agree to the bit.
         y = (x_levels @ w_levels.T).to(x_h.dtype).mul_(x_scale * w_scale.T)
@@ -149,8 +153,9 @@ class QuestLinear(nn.Linear):
             InputError: a wrong last dimension or dtype; on a CPU also NaN or infinity in the input.
         """
         check_floating("the input of a QuestLinear", input)
-        if input.shape[-1] != self.in_features:
-            raise InputError(f"the input has rows of {input.shape[-1]}; this layer takes {self.in_features}")
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            shape = tuple(input.shape)
+            raise InputError(f"the input has shape {shape}; this layer takes rows of {self.in_features}")
         # Scales and masks are float32 whatever autocast says; the product alone runs in its dtype.
         device = input.device.type
         dtype = torch.promote_types(input.dtype, self.weight.dtype)

@@ -55,7 +55,7 @@ def prepare(model: Model, config: QuestConfig | None = None, filter_fn: Filter |
         except InputError as error:
             raise InputError(f"{name or 'the layer'}: {error}") from None
     prepared = swap(model, {name: QuestLinear.from_linear(linear, config) for name, linear in found.items()})
-    _tell_transformers(prepared)
+    tell_transformers(prepared)
     return prepared  # ty: ignore[invalid-explicit-return]
 
 
@@ -87,11 +87,11 @@ def convert(model: Model) -> Model:
             raise InputError(f"{name or 'the layer'}: {error}") from None
     # What is left could be trained, but no gradient passes through a packed layer to it.
     converted = swap(model, packed).requires_grad_(False)
-    _tell_transformers(converted)
+    tell_transformers(converted)
     return converted  # ty: ignore[invalid-explicit-return]
 
 
-def _tell_transformers(model: nn.Module) -> None:
+def tell_transformers(model: nn.Module) -> None:
     """Note the quantisation in a transformers model, or those inside a model of another kind.
 
     Who has not imported transformers has none.
@@ -101,7 +101,7 @@ def _tell_transformers(model: nn.Module) -> None:
         return
     if not isinstance(model, library.PreTrainedModel):
         for child in model.children():
-            _tell_transformers(child)
+            tell_transformers(child)
     elif quantised_layers(model):
         from hexad.llm_efficiency.quest.transformers import attach
 

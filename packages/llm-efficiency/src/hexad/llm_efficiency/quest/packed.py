@@ -4,7 +4,7 @@ The weight lies in the Hadamard domain already, W_q = scale * levels[codes]; at 
 transformed, rounded and multiplied in whole numbers by `hexad.kernels.low_bit_linear`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -29,11 +29,28 @@ def code_bits(config: QuestConfig) -> int:
     return (len(code_levels(grid_for(config.w_bits), sparse=config.sparse)) - 1).bit_length()
 
 
+# In `layout`, which is a tensor so that it travels with the codes.
+_GRID_NUMBERS: dict[Any, int] = {None: 0, **{bits: bits for bits in range(1, 9)}, "ternary": 100, "fp4": 101}
+_GRIDS = {number: name for name, number in _GRID_NUMBERS.items()}
+_SETTINGS = ("w_bits", "a_bits", "constants", "sparse")
+
+
+def _said(kinds: Sequence[str], layout: Sequence[int]) -> dict[str, Any]:
+    """A layout in words."""
+    said: dict[str, Any] = dict(zip(kinds, layout, strict=False))
+    for kind in ("w_bits", "a_bits"):
+        said[kind] = _GRIDS.get(said.get(kind))
+    return said | {
+        "constants": "official" if said.get("constants") else "exact",
+        "sparse": bool(said.get("sparse")),
+    }
+
+
 class PackedLinear(nn.Module):
     """A linear layer of packed weights, for inference.
 
     Buffers: `codes` of shape (out_features, bytes) in uint8, `scale` (out_features,) in float32 whatever the
-    model is cast to, `layout` (3,) with inputs, block and bits, which loading compares; and the `bias`.
+    model is cast to, `layout` (7,) with the sizes and settings, which loading compares; and the `bias`.
 
     Args:
         in_features: as in `nn.Linear`.
@@ -77,20 +94,41 @@ class PackedLinear(nn.Module):
         self.register_buffer("layout", self._layout().to(device or "cpu"))
         bias_values = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.register_buffer("bias", bias_values)
+        self._dtype = dtype or torch.get_default_dtype()
         self._level_values = code_levels(grid_for(config.w_bits), sparse=config.sparse)
         self._ready: tuple[Tensor, Tensor] | None = None
 
     def _layout(self) -> Tensor:
-        return torch.tensor([self.in_features, self.block, self.bits], dtype=torch.int32, device="cpu")
+        config = self.config
+        settings = (
+            _GRID_NUMBERS[config.w_bits],
+            _GRID_NUMBERS[config.a_bits],
+            config.constants == "official",
+            config.sparse,
+        )
+        sizes = (self.in_features, self.block, self.bits)
+        return torch.tensor([*sizes, *settings], dtype=torch.int32, device="cpu")
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight's shape and dtype, on the meta device: code such as T5's asks its layers for a dtype.
+
+        It holds no numbers, and who reads any gets an error of PyTorch.
+        """
+        return torch.empty(self.out_features, self.in_features, dtype=self._dtype, device="meta")
 
     @classmethod
     def from_quest(cls, layer: QuestLinear) -> Self:
         """Round the weight of a trained layer for good, and pack it.
 
         Raises:
-            InputError: 16 bits, or a weight that is not finite.
+            InputError: 16 bits, or a weight that is not finite, in float64, or on the meta device.
         """
         config = layer.config
+        if layer.weight.is_meta:
+            raise InputError("the weight is on the meta device and holds no numbers; load the model first")
+        if layer.weight.dtype == torch.float64:
+            raise InputError("packed layers do not compute in float64; call model.float() first")
         packed = cls(
             layer.in_features,
             layer.out_features,
@@ -131,8 +169,8 @@ class PackedLinear(nn.Module):
         device = input.device.type
         if torch.is_autocast_enabled(device):
             y = y.to(torch.get_autocast_dtype(device))
-        # Added as QuestLinear adds it, not inside the kernel, whose compiler may fuse it into one rounding: a
-        # last bit that differs here changes codes in the next layer, and in a deep model soon everything.
+        # Added as QuestLinear adds it: in half precision the kernel would round once where that rounds twice,
+        # and a last bit that differs here changes codes in the next layer, and in a deep model everything.
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def _levels_and_sums(self) -> tuple[Tensor, Tensor]:
@@ -146,6 +184,7 @@ class PackedLinear(nn.Module):
         """Move, or cast the bias alone: a scale in half precision would no longer be the weight's."""
         scale, self._ready = self.scale, None
         super()._apply(fn, recurse)
+        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         if self.scale.dtype != torch.float32:
             self.scale = self.scale.float() if scale.is_meta else scale.to(self.scale.device)
         return self
@@ -153,22 +192,30 @@ class PackedLinear(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        self.check_layout(state_dict.get(f"{prefix}layout"), prefix.rstrip("."))
+        given = {name: state_dict.get(f"{prefix}{name}") for name in ("layout", "scale")}
+        self.check_loaded(given["layout"], given["scale"], prefix.rstrip("."))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._ready = None
 
-    def check_layout(self, found: Tensor | None, name: str = "") -> None:
-        """Raise `InputError` unless codes were packed as this layer reads them."""
-        if found is not None and found.tolist() != self._layout().tolist():
-            kinds = ("inputs", "Hadamard block", "bits")
-            pairs = zip(kinds, found.tolist(), self._layout().tolist(), strict=True)
+    def check_loaded(self, layout: Tensor | None, scale: Tensor | None, name: str = "") -> None:
+        """Raise `InputError` unless codes were packed as this layer reads them, with scales that can be."""
+        where = name or "the layer"
+        if layout is not None and (found := layout.tolist()) != (wanted := self._layout().tolist()):
+            kinds = ("inputs", "Hadamard block", "bits a code", *_SETTINGS)
+            values = [_said(kinds, numbers) for numbers in (found, wanted)]
             differ = "; ".join(
-                f"{kind} {theirs}, not {ours}" for kind, theirs, ours in pairs if theirs != ours
+                f"{kind} {values[0].get(kind)}, not {ours}"
+                for kind, ours in values[1].items()
+                if values[0].get(kind) != ours
             )
             raise InputError(
-                f"{name or 'the layer'}: these codes are for another layer ({differ}); "
+                f"{where}: these codes are for another layer ({differ or 'of another version'}); "
                 "convert with the settings they were packed with"
             )
+        if scale is not None and scale.dtype != torch.float32:
+            raise InputError(f"{where}: its scales are {scale.dtype}, not float32; pack the model again")
+        if scale is not None and not scale.is_meta and not bool((scale.isfinite() & (scale > 0)).all()):
+            raise InputError(f"{where}: its scales must be positive and finite; the file is damaged")
 
     @property
     def nbytes(self) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_flag, check_range
-from hexad.llm_efficiency.quest.grids import Bits, Constants, Grid, grid_for, scale_for
+from hexad.llm_efficiency.quest.grids import Bits, Constants, Grid, check_bits, grid_for, scale_for
 
 EPSILON = 1e-8
 """Added to a: a row of zeros becomes +-1e-8 on the outermost mid-rise levels, and not 0 / 0."""
@@ -100,12 +100,15 @@ def make_rule(
     Raises:
         InputError: an unknown grid, settings out of their range, "official" constants that there are not.
     """
+    if isinstance(trust, bool) or isinstance(outer_scale, bool):
+        raise InputError("trust and outer_scale are numbers, not True or False")
     if isinstance(trust, str):
         check_choice("trust", trust, ("default", "none"))
     elif trust != math.inf:
         check_range("trust", trust, 0, low_open=True)
     check_range("outer_scale", outer_scale, 1)
     check_flag("sparse", sparse)
+    bits = check_bits("bits", bits)
     return Rule(grid_for(bits), scale_for(bits, constants), trust, outer_scale, sparse)
 
 
@@ -192,6 +195,10 @@ def check_floating(what: str, x: Tensor) -> Tensor:
         raise InputError(f"{what} must be a tensor, not {type(x).__name__}")
     if not x.is_floating_point():
         raise InputError(f"{what} is of {x.dtype}; give floating-point numbers (x.float())")
+    if x.itemsize < 2:
+        raise InputError(f"{what} is of {x.dtype}; give bfloat16, float16, float32 or float64")
+    if x.layout != torch.strided:
+        raise InputError(f"{what} is a {str(x.layout).removeprefix('torch.')} tensor; give a dense one")
     return x
 
 
@@ -230,12 +237,14 @@ def quantize(
         raise InputError(f"x has shape {tuple(x.shape)}; its last dimension must hold the row to quantise")
     if sparse and x.shape[-1] % GROUP:
         raise InputError(f"rows of {x.shape[-1]} cannot be sparsified; {GROUP} must divide their length")
+    if x.is_meta:
+        raise InputError("x is on the meta device and holds no numbers; give one with values")
     wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
     if not torch.compiler.is_compiling() and not bool(wide.isfinite().all()):
         raise InputError("x holds NaN or infinity; nothing rounds to a grid from there")
     a = None
     if scale is not None:
-        if scale.shape != x.shape[:-1]:
+        if check_floating("scale", scale).shape != x.shape[:-1]:
             raise InputError(
                 f"scale has shape {tuple(scale.shape)}; give one number a row: {tuple(x.shape[:-1])}"
             )

@@ -54,7 +54,7 @@ def unigram_entropy(tokens: np.ndarray) -> float:
     """Entropy of the single tokens in nats: what a model loses that knows no context."""
     counts: Float[np.ndarray, " tokens"] = np.bincount(tokens.astype(np.int64)).astype(np.float64)
     share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
+    return float(abs((share * np.log(share)).sum()))  # a minus here would print -0 for a constant text
 
 
 @functools.lru_cache(maxsize=1)
@@ -90,7 +90,7 @@ def read_folder(folder: str | os.PathLike[str]) -> list[bytes]:
         InputError: no such folder, no such file, or one that cannot be read.
     """
     folder = check_folder(folder, "text folder")
-    paths = sorted(path for path in folder.rglob("*.txt") if path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".txt" and path.is_file())
     if not paths:
         raise InputError(f"{folder} holds no .txt file")
     texts = []

@@ -1,6 +1,7 @@
 """`hexad llm-efficiency quest train`: a folder of text in, a model trained with few bits out."""
 
 import dataclasses
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,11 +11,12 @@ from rich.console import Console
 from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.files import writable_folder, write_json
 from hexad.core.terminal import print_json, progress_bar
-from hexad.core.validation import check_count, check_range
+from hexad.core.validation import check_count, check_folder, check_range
 
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float
+    from torch import nn
 
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
@@ -41,7 +43,7 @@ def parse_bits(option: str, text: str) -> int | float | str | None:
 
 
 def train(
-    texts: Annotated[Path, typer.Argument(help="Folder of .txt files; every tenth is kept for testing.")],
+    texts: Annotated[Path, typer.Argument(help="Folder of .txt files, with those in folders below.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run.")],
     model: Annotated[
         Path | None,
@@ -73,7 +75,8 @@ def train(
 ) -> None:
     """Train a language model with quantised weights and activations.
 
-    Without --model it is a small Llama over bytes, with the recipe of the paper. The run's folder gets the
+    Without --model it is a small Llama over bytes, with the recipe of the paper. Every tenth file is held out
+    to test on, or the last tenth of each where there are fewer than ten. The run's folder gets the
     model (RUN/model), its losses (RUN/loss.png, RUN/report.json) and checkpoints: Ctrl-C loses nothing that
     was checkpointed, and the same command goes on from there. Examples:
 
@@ -85,6 +88,9 @@ def train(
         check_count(option, value)
     check_count("--seed", seed, 0)
     check_range("--lr", rate, 0, low_open=True)
+    check_folder(texts, "text folder")
+    if model is not None:
+        check_folder(model, "model folder")
     weights = parse_bits("--w-bits" if w_bits else "--bits", w_bits or bits)
     activations = parse_bits("--a-bits" if a_bits else "--bits", a_bits or bits)
     if weights is None and activations is not None:
@@ -152,6 +158,7 @@ def run(
         check_vocabulary,
         load_model,
         load_reader,
+        save_model,
         score,
     )
     from hexad.llm_efficiency.quest.model import prepare
@@ -173,6 +180,16 @@ def run(
     check_vocabulary(training, vocabulary)
     check_vocabulary(test, vocabulary)
     bytes_per_token = sum(map(len, raw)) / sum(map(len, read))
+    # A run is gone on with by the same command alone.
+    identity = {
+        "--w-bits": None if config is None else config.w_bits,
+        "--a-bits": None if config is None else config.a_bits,
+        "--lr": rate,
+        "--steps": settings.steps,
+        "--context": context,
+        "texts": hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()[:16],
+        "--model and sizes": _digest(network),
+    }
     if config is not None:
         network = prepare(network, config)
     writable_folder(out, "--out")
@@ -187,12 +204,11 @@ def run(
             out / "checkpoints",
             scheduler=make_scheduler(optimizer, rate, settings.steps),
             progress=progress,
+            identity=identity,
         )
     result = score(network, Windows(test, context), bytes_per_token, 512)
     folder = out / "model"
-    network.save_pretrained(folder)
-    if reader.tokenizer is not None:
-        reader.tokenizer.save_pretrained(folder)
+    save_model(network, reader, folder)
     report = {
         "model": str(folder),
         "config": None if config is None else config.to_dict(),
@@ -205,13 +221,24 @@ def run(
         "train_losses": [round(float(value), 5) for value in history],
     }
     write_json(out / "report.json", report)
-    plot_losses(history, result.loss, out / "loss.png")
+    unit = "byte" if reader.tokenizer is None else "token"
+    plot_losses(history, result.loss, unit, out / "loss.png")
     return report
 
 
-def plot_losses(history: "Float[np.ndarray, ' steps']", test: float, path: Path) -> None:
+def _digest(network: "nn.Module") -> str:
+    """Of the first weights."""
+    digest = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().float().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def plot_losses(history: "Float[np.ndarray, ' steps']", test: float, unit: str, path: Path) -> None:
     """The training loss with its running mean, and the test loss at the end."""
     import numpy as np
+    from matplotlib.ticker import MaxNLocator
 
     from hexad.core.plots import COLOURS, new_figure, save_figure
 
@@ -224,6 +251,7 @@ def plot_losses(history: "Float[np.ndarray, ' steps']", test: float, path: Path)
         axis.plot(steps[width - 1 :], mean, color=COLOURS[0], label=f"mean of {width} steps")
     axis.plot([len(history)], [test], "o", color=COLOURS[1], label="text not trained on")
     axis.set_xlabel("step")
-    axis.set_ylabel("loss [nats/token]")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_ylabel(f"loss [nats/{unit}]")
     axis.legend()
     save_figure(figure, path)

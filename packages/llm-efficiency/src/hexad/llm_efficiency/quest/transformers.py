@@ -18,8 +18,9 @@ from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.validation import check_flag
 from hexad.llm_efficiency.quest.config import QuestConfig
 from hexad.llm_efficiency.quest.layer import QuestLinear, check_features, check_weight
+from hexad.llm_efficiency.quest.model import quantised_layers
 from hexad.llm_efficiency.quest.packed import PackedLinear
-from hexad.llm_efficiency.quest.surgery import linears_of, swap
+from hexad.llm_efficiency.quest.surgery import check_sharing, linears_of, swap
 
 try:
     from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
@@ -45,7 +46,7 @@ class QuestQuantizationConfig(QuantizationConfigMixin):
         AutoModelForCausalLM.from_pretrained(folder, quantization_config=QuestQuantizationConfig(w_bits=2))
 
     Args:
-        modules: dotted names of the quantised layers; None finds them, as `prepare` does.
+        modules: dotted names of the layers to quantise; None finds them, as `prepare` does.
         packed: whether they are packed; `convert` sets it.
         settings: those of `QuestConfig`.
 
@@ -60,7 +61,7 @@ class QuestQuantizationConfig(QuantizationConfigMixin):
             raise InputError(f"quant_method is {method!r}; this is the configuration of {METHOD!r}")
         self.quant_method = METHOD  # ty: ignore[invalid-assignment]
         self.settings = QuestConfig.from_dict(settings)
-        self.modules = None if modules is None else list(modules)
+        self.modules = None if modules is None else _names(modules)
         self.packed = check_flag("packed", packed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,15 +82,16 @@ class QuestQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: "PreTrainedModel", **kwargs: Any) -> None:
         config = self.quantization_config
         settings = config.settings
-        if self.pre_quantized and config.modules is not None:
-            found = {name: _linear(model, name) for name in config.modules}
-        else:
-            if config.packed:
-                raise InputError(
-                    "these weights are not packed; load them with packed=False and call convert(model)"
-                )
+        if config.packed and not self.pre_quantized:
+            raise InputError(
+                "these weights are not packed; load them with packed=False and call convert(model)"
+            )
+        if config.modules is None:
             found = linears_of(model, settings.skip)
-            config.modules = list(found)
+        else:
+            found = dict(_linear(model, name) for name in config.modules)
+            check_sharing(model, found)
+        config.modules = list(found)
         layers: dict[str, nn.Module] = {}
         for name, linear in found.items():
             try:
@@ -115,7 +117,7 @@ class QuestQuantizer(HfQuantizer):
         for name in self.quantization_config.modules or ():
             layer = model.get_submodule(name)
             if isinstance(layer, PackedLinear):
-                layer.check_layout(layer.layout, name)
+                layer.check_loaded(layer.layout, layer.scale, name)
             else:
                 try:
                     check_weight(layer.weight)  # ty: ignore[invalid-argument-type]
@@ -126,6 +128,17 @@ class QuestQuantizer(HfQuantizer):
     def is_serializable(self) -> bool:
         """Both kinds are."""
         return True
+
+    def get_state_dict_and_metadata(self, model: "PreTrainedModel") -> tuple[None, dict[str, Any]]:
+        """Called by `save_pretrained`: what is written must be what the configuration says."""
+        layers = quantised_layers(model)
+        packed = [name for name, layer in layers.items() if isinstance(layer, PackedLinear)]
+        if list(layers) != self.quantization_config.modules or len(packed) not in (0, len(layers)):
+            raise InputError(
+                "parts of this model were prepared or converted by themselves, and it would not load again; "
+                "call prepare(model) or convert(model) on the whole of it (filter_fn chooses layers)"
+            )
+        return None, {}
 
     @property
     def is_trainable(self) -> bool:
@@ -150,14 +163,26 @@ register_quantization_config(METHOD)(QuestQuantizationConfig)
 register_quantizer(METHOD)(QuestQuantizer)
 
 
-def _linear(model: nn.Module, name: str) -> nn.Linear:
-    try:
-        module = model.get_submodule(name)
-    except AttributeError:
-        module = None
-    if not isinstance(module, nn.Linear):
-        raise InputError(f"config.json names {name!r} as quantised, which is no linear layer of the model")
-    return module
+def _names(modules: Sequence[str]) -> list[str]:
+    if isinstance(modules, str) or not all(isinstance(name, str) for name in modules) or not modules:
+        raise InputError(f"modules is {modules!r}; give a list of the dotted names of linear layers, or None")
+    return list(modules)
+
+
+def _linear(model: "PreTrainedModel", name: str) -> tuple[str, nn.Linear]:
+    """A layer by its name, which may come from the model around this one or from the base model within.
+
+    As for weights, `from_pretrained` takes either.
+    """
+    base = f"{model.base_model_prefix}."
+    for candidate in (name, name.removeprefix(base), base + name):
+        try:
+            module = model.get_submodule(candidate)
+        except AttributeError:
+            continue
+        if isinstance(module, nn.Linear):
+            return candidate, module
+    raise InputError(f"the quantisation configuration names {name!r}, which is no linear layer of this model")
 
 
 def attach(model: "PreTrainedModel") -> None:
@@ -166,11 +191,7 @@ def attach(model: "PreTrainedModel") -> None:
     Raises:
         InputError: layers that are quantised in different ways, which one configuration cannot say.
     """
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, (QuestLinear, PackedLinear))
-    }
+    layers = quantised_layers(model)
     settings = next(iter(layers.values())).config
     if any(layer.config != settings for layer in layers.values()):
         raise InputError("the layers are quantised in different ways; one configuration cannot hold them")
