@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -301,3 +302,14 @@ def test_ctrl_c_in_a_command_is_said(hexad, monkeypatch):
     monkeypatch.setattr(cli, "methods", interrupted)
     code, out, err = hexad("list")
     assert (code, out, err) == (130, "", "interrupted\n")
+
+
+def test_a_width_of_zero_is_an_unknown_one():
+    listed = subprocess.run(
+        [sys.executable, "-m", "hexad.core.cli", "list"],
+        env={**os.environ, "COLUMNS": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "what it is" in listed.stdout

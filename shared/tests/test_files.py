@@ -87,6 +87,10 @@ def test_wrong_values_are_named_with_their_bounds():
             check_range("x", bad)
     with pytest.raises(InputError, match="must be a number"):
         check_range("x", "three")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(InputError, match=r"x must be a number in .*, not True"):
+        check_range("x", True)
+    with pytest.raises(InputError, match="must lie in"):
+        check_range("x", 10**400)
     with pytest.raises(InputError, match="unknown preset 'fulll'; did you mean 'full'"):
         check_choice("preset", "fulll", ["tiny", "full"])
     with pytest.raises(InputError, match="unknown preset None; known: full, tiny"):

@@ -4,9 +4,10 @@ import io
 import json
 import warnings
 
+import pytest
 from rich.console import Console
 
-from hexad.core.terminal import print_json, progress_bar, warnings_as_lines
+from hexad.core.terminal import make_table, print_json, print_table, progress_bar, warnings_as_lines
 
 
 def test_json_is_plain_lines_of_any_width(capsys):
@@ -15,6 +16,19 @@ def test_json_is_plain_lines_of_any_width(capsys):
     printed = capsys.readouterr().out
     assert json.loads(printed) == value
     assert "é" * 300 in printed
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 200])
+def test_tables_keep_their_numbers_at_any_width(width):
+    rows = [("coefficient", "value", "95 % interval"), ("alpha", "-0.1889", "\\[-0.1912, -0.1866]")]
+    table = make_table(*rows[0])
+    table.add_row(*rows[1])
+    console = Console(file=io.StringIO(), width=width)
+    print_table(console, table)
+    assert [line.split() for line in console.file.getvalue().splitlines()] == [
+        ["coefficient", "value", "95", "%", "interval"],
+        ["alpha", "-0.1889", "[-0.1912,", "-0.1866]"],
+    ]
 
 
 def test_warnings_are_lines_told_once():

@@ -21,6 +21,10 @@ from hexad.core.terminal import Watcher, print_json, print_method
 
 COMMANDS_GROUP = "hexad.commands"
 
+# Some shells export COLUMNS=0 for a width they do not know. Rich takes it at its word and prints nothing.
+if os.environ.get("COLUMNS") == "0":
+    del os.environ["COLUMNS"]
+
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
 

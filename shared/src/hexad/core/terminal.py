@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +31,22 @@ if TYPE_CHECKING:  # they bring numerical libraries, which a command that only h
 def print_json(value: Any) -> None:
     """Write `value` to standard output as indented JSON, never wrapped to the terminal's width."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def make_table(*headings: str) -> Table:
+    """A table of right-aligned columns in the house style."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table as wide as it is, past the edge of a narrow terminal: half a number is another one."""
+    options = console.options
+    natural = Measurement.get(console, options.update(width=100_000), table).maximum
+    lines = console.render(table, options.update(width=max(natural, options.max_width)))
+    console.print(Segments(lines), crop=False, end="")
 
 
 @contextmanager

@@ -47,8 +47,12 @@ def check_range(
     bounds = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     try:
         good = math.isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        good = False
     except TypeError:
-        raise InputError(f"{what} must be a number in {bounds}, not {value!r}") from None
+        good = None
+    if good is None or isinstance(value, bool):
+        raise InputError(f"{what} must be a number in {bounds}, not {value!r}")
     good = good and (value > low if low_open else value >= low)
     good = good and (value < high if high_open else value <= high)
     if not good:
