@@ -1,40 +1,25 @@
 """The study at its tiny size, from the command line's own entry."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
-from hexad.core import cli
 from hexad.llm_efficiency.moe_laws.published import TABLE_1, TABLE_4
 from hexad.llm_efficiency.moe_laws.study_recovery import _beyond_rounding, measure_tables
 
 
-def prove(out, *more):
-    arguments = ["hexad", "prove", "moe-laws", "--preset", "tiny", "--out", str(out), "--json", *more]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", arguments)
-        try:
-            cli.main()
-        except SystemExit as stop:
-            return stop.code or 0
-    return 0
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(prove, tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
-    assert prove(out) == 0
+    assert prove("moe-laws", out) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def value(folder):
+def value(measured, folder):
     """A function from (arm, metric, case) to what was measured."""
-    content = json.loads((folder / "moe-laws" / "tiny" / "page.json").read_text())
-    assert content["errors"] == {}
-    found = {(row["arm"], row["metric"], row["case"]): row["value"] for row in content["cases"]}
+    found = measured("moe-laws", folder)
     return lambda arm, metric, case="": found[arm, metric, case]
 
 
@@ -56,11 +41,11 @@ def test_every_arm_measures(value):
 
 
 @pytest.mark.slow
-def test_ladders_are_trained_once_and_shared(folder):
+def test_ladders_are_trained_once_and_shared(prove, folder):
     ladder = folder / "moe-laws" / "tiny" / "ladder" / "seed-0"
     assert len(list(ladder.glob("*.json"))) == 8
     before = {path: path.stat().st_mtime_ns for path in ladder.glob("*.json")}
-    assert prove(folder, "--arms", "joint,dense") == 0
+    assert prove("moe-laws", folder, "--arms", "joint,dense") == 0
     assert {path: path.stat().st_mtime_ns for path in ladder.glob("*.json")} == before
 
 

@@ -1,5 +1,6 @@
 """The command line, from `hexad` itself: text in, models out."""
 
+import functools
 import json
 import re
 import shutil
@@ -8,26 +9,14 @@ import sys
 
 import pytest
 
-from hexad.core import cli
-
 pytest.importorskip("transformers")
 pytest.importorskip("lightning_fabric")
 
 
 @pytest.fixture
-def hexad(monkeypatch, capsys):
-    """Run `hexad llm-efficiency quest ...` in this process; gives (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["hexad", "llm-efficiency", "quest", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+def hexad(llm_efficiency):
+    """Run `hexad llm-efficiency quest ...`; gives (exit code, stdout, stderr)."""
+    return functools.partial(llm_efficiency, "quest")
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +31,11 @@ SMALL = ("--batch", 2, "--context", 32, "--hidden", 32, "--layers", 1, "--heads"
 
 
 @pytest.fixture(scope="module")
-def trained(texts, tmp_path_factory):
+def trained(hexad_code, texts, tmp_path_factory):
     """A run of thirty steps."""
     out = tmp_path_factory.mktemp("run")
-    command = ["hexad", "llm-efficiency", "quest", "train", texts, "--out", out, "--bits", 2, "--steps", 30]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [str(word) for word in (*command, *SMALL)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    assert not stop.value.code
+    command = ("llm-efficiency", "quest", "train", texts, "--out", out, "--bits", 2, "--steps", 30)
+    assert hexad_code(*command, *SMALL) == 0
     return out
 
 

@@ -1,5 +1,6 @@
 """The command line, from `hexad` itself: files in, files out."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -8,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hexad.core import cli
 from hexad.llm_efficiency.spargeattn import (
     AttentionCall,
     HeadParams,
@@ -20,19 +20,9 @@ from hexad.llm_efficiency.spargeattn import (
 
 
 @pytest.fixture
-def hexad(monkeypatch, capsys):
-    """Run `hexad llm-efficiency spargeattn ...` in this process; gives (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["hexad", "llm-efficiency", "spargeattn", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+def hexad(llm_efficiency):
+    """Run `hexad llm-efficiency spargeattn ...`; gives (exit code, stdout, stderr)."""
+    return functools.partial(llm_efficiency, "spargeattn")
 
 
 @pytest.fixture

