@@ -2,7 +2,7 @@
 
 1. allocation: layer l of L has the probability p_l = rate * l / (L - 1), `layer_probs`;
 2. sampling: one Bernoulli(p_l) draw a forward pass, while training only, `draw_permutation`;
-3. shuffle: one permutation of all tokens, class and register tokens with them, for hidden states and residual;
+3. shuffle: one permutation of all tokens, class and registers too, of hidden states and residual alike;
 4. restoration: outputs are put back by the inverse permutation, `shuffle_restore`.
 
 A layer f becomes P^T f(P x, P residual). Positions were added before the first layer, so tokens carry theirs.
@@ -57,7 +57,7 @@ def draw_permutation(
 ) -> Permutation | None:
     """With probability `p` a random permutation, else None.
 
-    The draws come from the CPU's generator whatever the device, so that a run repeats on any device, and so that
+    The draws come from the CPU's generator whatever the device, so that a run repeats on any device and that
     activation checkpointing, which restores that generator, sees the same permutation twice.
 
     Args:

@@ -148,7 +148,7 @@ class SLWS(nn.Module):
         _check_unshuffled([block])
         self.block = block
         self.shuffle = BlockShuffle(p, generator, per_sample)
-        block._slws = self.shuffle  # ty: ignore[unresolved-attribute]
+        block._slws = self.shuffle  # ty: ignore[invalid-assignment]
         self.shuffle.attach(block)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def apply_slws(
     model: nn.Module,
     rate: float = 0.5,
     schedule: Schedule = "linear",
-    layers: str | Sequence[nn.Module] | None = None,
+    layers: str | Iterable[nn.Module] | None = None,
     generator: torch.Generator | None = None,
     *,
     per_sample: bool = False,
@@ -208,7 +208,7 @@ def apply_slws(
         shuffle = BlockShuffle(p, generator, per_sample, streams)
         shuffle.attach(block)
         # On the block itself, so that a deep copy of the model has its own.
-        block._slws = shuffle  # ty: ignore[unresolved-attribute]
+        block._slws = shuffle  # ty: ignore[invalid-assignment]
     return model
 
 
@@ -257,7 +257,7 @@ def slws_rate(model: nn.Module, rate: float, schedule: Schedule = "linear") -> G
 def forced_shuffle(
     model: nn.Module,
     last: float = 0.5,
-    layers: str | Sequence[nn.Module] | None = None,
+    layers: str | Iterable[nn.Module] | None = None,
     generator: torch.Generator | None = None,
 ) -> Generator[nn.Module]:
     """Shuffle the last blocks in every forward pass, in evaluation too: how much does a network need order?
@@ -283,7 +283,7 @@ def forced_shuffle(
             shuffle.detach()
 
 
-def find_blocks(model: nn.Module, layers: str | Sequence[nn.Module] | None = None) -> list[nn.Module]:
+def find_blocks(model: nn.Module, layers: str | Iterable[nn.Module] | None = None) -> list[nn.Module]:
     """The model's blocks, in order.
 
     Args:

@@ -1,0 +1,330 @@
+"""SLWS around the blocks of models: what changes, what must not, and what is refused."""
+
+import copy
+import io
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from hexad.core.errors import InputError
+from hexad.vision_robustness.shufflemamba import (
+    SLWS,
+    VisionMamba,
+    apply_slws,
+    forced_shuffle,
+    layer_probs,
+    remove_slws,
+    slws_rate,
+)
+
+
+class Counting(nn.Module):
+    """A block that writes down in which order it sees its tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.orders = []
+
+    def forward(self, x, residual=None):
+        self.orders.append(x[0, :, 0].long().tolist())
+        return x if residual is None else (x, residual)
+
+
+class Stack(nn.Module):
+    def __init__(self, depth=4):
+        super().__init__()
+        self.blocks = nn.ModuleList(Counting() for _ in range(depth))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+IDS = torch.arange(6.0).reshape(1, 6, 1)
+
+
+def vim(depth=4, **options):
+    torch.manual_seed(0)
+    return VisionMamba(
+        img_size=16, patch_size=4, embed_dim=16, depth=depth, d_state=4, num_classes=5, **options
+    )
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def test_each_layer_is_shuffled_at_its_own_rate():
+    model = apply_slws(Stack(), 0.6).train()
+    torch.manual_seed(0)
+    for _ in range(3_000):
+        assert torch.equal(model(IDS), IDS)  # restored after every layer
+    straight = list(range(6))
+    for block, p in zip(model.blocks, layer_probs(4, 0.6), strict=True):
+        # One of the 720 permutations is the identity.
+        rate = sum(order != straight for order in block.orders) / 3_000 * 720 / 719
+        assert abs(rate - p) <= 3 * (p * (1 - p) / 3_000) ** 0.5
+    assert all(order == straight for order in model.blocks[0].orders)
+
+
+def test_layers_are_drawn_independently():
+    model = apply_slws(Stack(3), 1.0, lambda place: 1.0).train()
+    model(IDS)
+    orders = [tuple(block.orders[0]) for block in model.blocks]
+    assert len(set(orders)) > 1
+
+
+def test_evaluation_is_bit_for_bit_the_same_and_draws_nothing(images):
+    model = vim().eval()
+    plain = model(images)
+    apply_slws(model, 1.0)
+    state = torch.get_rng_state()
+    assert torch.equal(model(images), plain)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(model.train()(images), plain)
+
+
+def test_names_of_weights_stay_the_same():
+    model = vim()
+    before = list(model.state_dict()), [name for name, _ in model.named_modules()]
+    apply_slws(model)
+    assert (list(model.state_dict()), [name for name, _ in model.named_modules()]) == before
+    remove_slws(model)
+    assert (list(model.state_dict()), [name for name, _ in model.named_modules()]) == before
+
+
+def test_removing_it_leaves_nothing(images):
+    model = vim().train()
+    plain = model(images)
+    remove_slws(apply_slws(model, 1.0))
+    assert torch.equal(model(images), plain)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    apply_slws(model)  # and it can come again
+
+
+def test_hidden_states_and_residual_share_their_permutation():
+    # With a mixer that gives zero the residual stream must come out as it went in, whatever was shuffled.
+    model = vim(depth=5)
+    for block in model.layers:
+        nn.init.zeros_(block.mixer.out_proj.weight)
+    apply_slws(model, 1.0, lambda place: 1.0).train()
+    x = torch.randn(2, 17, 16)
+    hidden, residual = x, None
+    for block in model.layers:
+        hidden, residual = block(hidden, residual)
+    assert torch.equal(residual + hidden, x)
+
+
+def test_the_class_token_is_shuffled_too():
+    model = apply_slws(Stack(2), 1.0).train()
+    torch.manual_seed(0)
+    for _ in range(50):
+        model(IDS)
+    assert len({order[0] for order in model.blocks[1].orders}) == 6
+
+
+def test_a_deep_copy_has_a_shuffle_of_its_own(images):
+    model = apply_slws(vim(), 0.5)
+    twin = copy.deepcopy(model)
+    remove_slws(model)
+    torch.manual_seed(1)
+    shuffled = twin.train()(images)
+    assert not torch.equal(shuffled, twin.eval()(images))
+    assert torch.equal(model.train()(images), twin(images))
+    remove_slws(twin)
+    assert torch.equal(twin.train()(images), model(images))
+
+
+def test_a_whole_model_can_be_saved_and_loaded(images):
+    file = io.BytesIO()
+    torch.save(apply_slws(vim(), 1.0), file)
+    file.seek(0)
+    model = torch.load(file, weights_only=False).train()
+    assert not torch.equal(model(images), model.eval()(images))
+    remove_slws(model)
+
+
+def test_another_rate_for_a_while():
+    model = apply_slws(Stack(2), 0.0).train()
+    with slws_rate(model, 1.0):
+        for _ in range(20):
+            model(IDS)
+    assert any(order != list(range(6)) for order in model.blocks[1].orders)
+    model.blocks[1].orders.clear()
+    for _ in range(20):
+        model(IDS)
+    assert all(order == list(range(6)) for order in model.blocks[1].orders)
+    with pytest.raises(InputError, match="Stack has no SLWS; call apply_slws first"), slws_rate(Stack(), 0.5):
+        pass
+
+
+def test_seeds_and_generators_repeat():
+    orders = []
+    for _ in range(2):
+        model = apply_slws(Stack(), 1.0, generator=torch.Generator().manual_seed(7)).train()
+        torch.rand(1)  # what the global generator does is of no matter
+        for _ in range(5):
+            model(IDS)
+        orders.append([block.orders for block in model.blocks])
+    assert orders[0] == orders[1]
+
+
+def test_activation_checkpointing_replays_the_permutations(images):
+    gradients = []
+    for enable in (False, True):
+        model = apply_slws(vim(), 1.0, lambda place: 1.0).train()
+        model.set_grad_checkpointing(enable)
+        torch.manual_seed(3)
+        model(images).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for plain, replayed in zip(*gradients, strict=True):
+        torch.testing.assert_close(replayed, plain, atol=1e-6, rtol=1e-5)
+    model = apply_slws(vim(), 1.0, generator=torch.Generator()).train()
+    model.set_grad_checkpointing()
+    with pytest.raises(InputError, match="leave out `generator`"):
+        model(images).sum().backward()
+
+
+def test_torch_compile_computes_the_same(images):
+    model = apply_slws(vim(depth=2), 1.0, lambda place: 1.0).train()
+    compiled = torch.compile(model, backend="eager")
+    for seed in range(3):
+        torch.manual_seed(seed)
+        expected = model(images)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(images), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_transformer_of_timm_is_shuffled_without_effect(images):
+    # Its blocks know no order, so shuffling must change nothing beyond rounding.
+    torch.manual_seed(0)
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=16, patch_size=4, depth=3, embed_dim=24, num_heads=2, num_classes=5
+    ).train()
+    plain = model(images)
+    apply_slws(model, 1.0, lambda place: 1.0)
+    torch.testing.assert_close(model(images), plain, atol=1e-5, rtol=1e-5)
+    with pytest.raises(InputError, match="attn_mask, which is tied to the order"):
+        model.blocks[0](torch.randn(1, 17, 24), attn_mask=torch.zeros(17, 17))
+
+
+def test_blocks_that_take_keywords():
+    class Keywords(nn.Module):
+        def forward(self, *, residual, hidden_states):
+            self.seen = hidden_states, residual
+            return {"hidden_states": hidden_states, "residual": residual, "count": 3}
+
+    layer = SLWS(Keywords(), 1.0)
+    torch.manual_seed(0)
+    out = layer(hidden_states=IDS, residual=IDS + 10)
+    assert out["count"] == 3
+    assert torch.equal(out["hidden_states"], IDS)
+    assert torch.equal(out["residual"], IDS + 10)
+    hidden, residual = layer.block.seen
+    assert not torch.equal(hidden, IDS)
+    assert torch.equal(residual, hidden + 10)
+
+
+def test_blocks_that_take_a_mapping():
+    class Dictionary(nn.Module):
+        def forward(self, streams):
+            self.seen = streams
+            return {name: value for name, value in streams.items() if name != "n"}
+
+    layer = SLWS(Dictionary(), 1.0)
+    torch.manual_seed(0)
+    out = layer({"a": IDS, "b": IDS + 10, "n": 1})
+    assert torch.equal(out["a"], IDS)
+    assert torch.equal(out["b"], IDS + 10)
+    assert layer.block.seen["n"] == 1
+    assert not torch.equal(layer.block.seen["a"], IDS)
+    assert torch.equal(layer.block.seen["b"], layer.block.seen["a"] + 10)
+
+
+def test_streams_can_be_named():
+    class Conditioned(nn.Module):
+        def forward(self, tokens, condition):
+            self.seen = tokens
+            return tokens + condition[:, None]
+
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Conditioned(), Conditioned()])
+
+    condition = torch.ones(1, 1)
+    model = apply_slws(Holder(), 1.0).train()
+    with pytest.raises(InputError, match=r"shape \(1, 1\) does not fit the hidden states"):
+        model.blocks[1](IDS, condition)
+    model = apply_slws(Holder(), 1.0, streams=["tokens"]).train()
+    torch.manual_seed(0)
+    assert torch.equal(model.blocks[1](IDS, condition), IDS + 1)
+    assert not torch.equal(model.blocks[1].seen, IDS)
+    model = apply_slws(Holder(), 1.0, streams=["toknes"]).train()
+    with pytest.raises(InputError, match=r"name those of its forward \(tokens, condition\)"):
+        model.blocks[1](IDS, condition)
+
+
+def test_the_module_wraps_one_block():
+    layer = SLWS(Counting(), 1.0).train()
+    torch.manual_seed(0)
+    assert torch.equal(layer(IDS), IDS)
+    assert layer.block.orders[0] != list(range(6))
+    assert "p=1" in repr(layer)
+
+
+def test_forced_shuffle_takes_the_last_blocks_in_evaluation():
+    model = Stack(4).eval()
+    with forced_shuffle(model, 0.5, generator=torch.Generator().manual_seed(0)):
+        assert torch.equal(model(IDS), IDS)
+    shuffled = [block.orders[0] != list(range(6)) for block in model.blocks]
+    assert shuffled == [False, False, True, True]
+    model(IDS)
+    assert model.blocks[3].orders[1] == list(range(6))
+
+
+class LanguageModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        self.lm_head = nn.Linear(2, 2)
+
+
+def test_what_cannot_be_shuffled_is_refused():
+    with pytest.raises(InputError, match=r"rate is -0.1"):
+        apply_slws(Stack(), -0.1)
+    with pytest.raises(InputError, match=r"Linear has no list of blocks; looked for blocks, layers, encoder"):
+        apply_slws(nn.Linear(2, 2))
+    with pytest.raises(InputError, match="no list of blocks called 'stages'"):
+        apply_slws(Stack(), layers="stages")
+    with pytest.raises(InputError, match=r"LanguageModel predicts the next token .*allow_causal=True"):
+        apply_slws(LanguageModel())
+    apply_slws(LanguageModel(), allow_causal=True)
+    with pytest.raises(InputError, match="applied twice"):
+        apply_slws(apply_slws(Stack()))
+    with pytest.raises(InputError, match="applied twice"):
+        SLWS(SLWS(Counting(), 0.5).block, 0.5)
+    with pytest.raises(InputError, match="Stack has no SLWS to remove"):
+        remove_slws(Stack())
+    with pytest.raises(InputError, match=r"must be a torch\.nn\.Module"):
+        apply_slws("vim")
+    model = apply_slws(vim(), 1.0).train()
+    with pytest.raises(InputError, match=r"residual of shape \(1, 4, 16\)"):
+        model.layers[3](torch.randn(1, 5, 16), torch.randn(1, 4, 16))
+    with pytest.raises(InputError, match="no tokens"):
+        model.layers[3](torch.randn(1, 0, 16), torch.randn(1, 0, 16))
+
+
+def test_the_longest_list_of_like_blocks_is_found():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
+            self.trunk_of_mine = nn.ModuleList(Counting() for _ in range(3))
+
+    model = apply_slws(Odd(), 1.0)
+    assert [hasattr(block, "_slws") for block in model.trunk_of_mine] == [True] * 3
