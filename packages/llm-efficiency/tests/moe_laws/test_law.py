@@ -128,24 +128,49 @@ def test_clark_is_the_first_term(paper):
     assert clark.loss(1e9, [1e9, 1e10], 8).shape == (2,)
 
 
+def test_a_mark_before_the_text_is_no_matter():
+    assert law_from_json("\ufeff" + LAWS[0].to_json()) == LAWS[0]
+
+
+def _law(**change):
+    return json.dumps(json.loads(JointMoELaw().to_json()) | change)
+
+
+PARAMS = json.loads(JointMoELaw().to_json())["params"]
+RANGES = json.loads(JointMoELaw().to_json())["ranges"]
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "words"),
     [
-        "",
-        "[]",
-        "null",
-        '{"law": "joint"}',
-        '{"law": "joint", "params": {}}',
-        '{"law": "joint", "params": {"a": 1}}',
-        '{"law": "cubic", "params": {}}',
-        '{"law": "chinchilla", "params": {"m": "x", "mu": -1, "n": 1, "nu": -1, "c": 1}}',
-        JointMoELaw().to_json().replace('"alpha"', '"alfa"'),
-        JointMoELaw().to_json().replace('"n_active"', '"n"'),
+        ("", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[]", "must be a JSON object with law, params, not"),
+        ("null", "must be a JSON object"),
+        ('{"law": "joint"}', "params is missing"),
+        (_law(note="mine"), "note is none of them"),
+        (_law(law=["joint"]), r"law is \['joint'\]; it must be a name"),
+        (_law(law="cubic"), "unknown law 'cubic'"),
+        (_law(params=[1]), r"params of the joint law is \[1\]"),
+        (_law(params={}), "a, alpha.* is missing"),
+        (_law(params=PARAMS | {"foo": 1}), "foo is none of them"),
+        (_law(params=PARAMS | {"a": "x"}), "a must be a number.*not 'x'"),
+        (_law(params=PARAMS | {"a": True}), "a must be a number.*not True"),
+        (_law(params=PARAMS | {"e_max": "x"}), "e_max must be a number"),
+        (JointMoELaw().to_json().replace('"alpha"', '"alfa"'), "alpha is missing"),
+        (_law(ranges=3), "ranges must be a JSON object"),
+        (_law(ranges={"n": [1, 2]}), "n_active, tokens, experts, tokens_per_parameter is missing"),
+        (_law(ranges=RANGES | {"n": [1, 2]}), "n is none of them"),
+        (_law(ranges=RANGES | {"n_active": [1, 2, 3]}), "ranges.n_active is .*two numbers"),
+        (_law(ranges=RANGES | {"n_active": ["a", "b"]}), "ranges.n_active must be a number"),
+        (_law(ranges=RANGES | {"n_active": [3e9, 1e8]}), "the lesser number must come first"),
     ],
 )
-def test_files_that_are_no_laws(text):
-    with pytest.raises(InputError):
+def test_files_that_are_no_laws(text, words):
+    with pytest.raises(InputError, match=words) as caught:
         law_from_json(text)
+    assert "\n" not in str(caught.value)
+    assert "__init__" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +184,7 @@ def test_files_that_are_no_laws(text):
         ((1e9, 1e9, math.inf), "experts is inf"),
         ((1e9, math.nan, 1), "tokens is nan"),
         (("many", 1e9, 1), "n_active"),
+        (([1e9, 2e9], [1e9, 2e9, 3e9], 1), "must broadcast"),
     ],
 )
 def test_models_that_cannot_be(paper, arguments, words):
@@ -176,6 +202,8 @@ def test_models_that_cannot_be(paper, arguments, words):
         {"a": -1.0},
         {"c": math.nan},
         {"alpha": math.inf},
+        {"gamma": True},
+        {"ranges": (1, 2)},
     ],
 )
 def test_coefficients_that_cannot_be(given):
@@ -190,9 +218,19 @@ def test_no_optimum_without_a_fall():
         ChinchillaLaw(1.0, -0.1, 1.0, -0.1, 1.0).optimum(0)
 
 
+@pytest.mark.parametrize("experts", [[1, 2], 0.5, math.nan, None])
+def test_a_chinchilla_law_is_of_one_number_of_experts(paper, experts):
+    with pytest.raises(InputError, match="experts"):
+        paper.chinchilla(experts)
+    assert paper.chinchilla(np.int64(8)).ranges.experts == (8, 8)
+    assert paper.chinchilla(8).ranges.tokens == paper.ranges.tokens
+    assert JointMoELaw(ranges=None).chinchilla(8).ranges is None
+
+
 def test_ranges_say_what_is_left(paper):
     assert paper.ranges.left(1e9, 2e10, 8, 4e9) == []
     lines = paper.ranges.left(2e7, 1e12, 64, 1e10)
     assert [line.split()[0] for line in lines] == ["N", "D", "E", "D/N", "N_total"]
     assert "below" in lines[0]
     assert "above" in lines[1]
+    assert [line.split()[0] for line in paper.ranges.left(2e7, None, 64)] == ["N", "E"]

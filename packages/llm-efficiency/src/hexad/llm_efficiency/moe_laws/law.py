@@ -8,8 +8,8 @@ which they stand in the formula: they are negative.
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
-from typing import ClassVar, Literal, Protocol
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_range
+from hexad.llm_efficiency.moe_laws.law_file import check_coefficients, law_parts
 from hexad.llm_efficiency.moe_laws.ranges import PAPER_RANGES, Ranges
 
 FLOPS_PER_PARAMETER = 6.0  # a training token costs 6 N FLOPs (section 3)
@@ -24,6 +25,7 @@ FLOPS_PER_PARAMETER = 6.0  # a training token costs 6 N FLOPs (section 3)
 Values = Float[np.ndarray, "..."]
 
 
+@runtime_checkable
 class Law(Protocol):
     """What plans need of a law."""
 
@@ -41,7 +43,7 @@ def _checked(n_active: ArrayLike, tokens: ArrayLike, experts: ArrayLike) -> tupl
     """The arguments of a law as arrays of floats.
 
     Raises:
-        InputError: N or D is not positive, E is below 1, or one of them is not finite.
+        InputError: N or D is not positive, E is below 1, one of them is not finite, or they do not broadcast.
     """
     arrays = []
     for name, given, low in (("n_active", n_active, 0.0), ("tokens", tokens, 0.0), ("experts", experts, 1.0)):
@@ -54,6 +56,13 @@ def _checked(n_active: ArrayLike, tokens: ArrayLike, experts: ArrayLike) -> tupl
             wanted = "at least 1" if low else "positive"
             raise InputError(f"{name} is {values[bad].flat[0]:g}; it must be finite and {wanted}")
         arrays.append(values)
+    try:
+        np.broadcast_shapes(*(values.shape for values in arrays))
+    except ValueError:
+        shapes = ", ".join(str(values.shape) for values in arrays)
+        raise InputError(
+            f"n_active, tokens and experts have the shapes {shapes}; they must broadcast"
+        ) from None
     return arrays[0], arrays[1], arrays[2]
 
 
@@ -64,6 +73,11 @@ class Optimum:
     n_active: float
     tokens: float
     loss: float
+
+
+def _check_ranges(ranges: object) -> None:
+    if not isinstance(ranges, Ranges | None):
+        raise InputError(f"ranges is {ranges!r}; it must be a Ranges, or None where none are known")
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,7 @@ class ChinchillaLaw(_Coefficients):
     ranges: Ranges | None = None
 
     def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
         for name in ("m", "n", "c"):
             check_range(name, getattr(self, name), 0)
         for name in ("mu", "nu"):
@@ -153,6 +168,8 @@ class _Saturating(_Coefficients):
 
 def _check_bounds(e_start: float, e_max: float) -> None:
     check_range("e_start", e_start, 0, low_open=True)
+    if e_max != math.inf:
+        check_range("e_max", e_max)
     if not e_max > e_start:
         raise InputError(f"e_max is {e_max!r}; it must be larger than e_start, {e_start!r}")
 
@@ -183,6 +200,7 @@ class JointMoELaw(_Saturating):
     ranges: Ranges | None = field(default=PAPER_RANGES)
 
     def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
         for name in ("a", "b", "c"):
             check_range(name, getattr(self, name), 0)
         for name in ("alpha", "delta", "gamma", "beta", "omega", "zeta"):
@@ -206,7 +224,12 @@ class JointMoELaw(_Saturating):
         return size + data + self.c
 
     def chinchilla(self, experts: float) -> ChinchillaLaw:
-        """The law of models with that many experts, a Chinchilla law (Table 4)."""
+        """The law of models with that many experts, a Chinchilla law (Table 4).
+
+        Raises:
+            InputError: E is no number of at least 1.
+        """
+        experts = float(check_range("experts", experts, 1))
         hat = float(self.expert_hat(experts))
         return ChinchillaLaw(
             m=self.a * hat**self.delta,
@@ -214,7 +237,7 @@ class JointMoELaw(_Saturating):
             n=self.b * hat**self.omega,
             nu=self.beta + self.zeta * math.log(hat),
             c=self.c,
-            ranges=self.ranges,
+            ranges=None if self.ranges is None else replace(self.ranges, experts=(experts, experts)),
         )
 
     @classmethod
@@ -247,6 +270,7 @@ class ClarkLaw(_Saturating):
     ranges: Ranges | None = None
 
     def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
         check_range("a", self.a, 0, low_open=True)
         for name in ("alpha", "delta", "gamma"):
             check_range(name, getattr(self, name))
@@ -276,20 +300,9 @@ def law_from_json(text: str) -> AnyLaw:
     Raises:
         InputError: no JSON, an unknown law, coefficients that are missing, unknown or no numbers.
     """
-    try:
-        content = json.loads(text)
-        kind, params, ranges = content["law"], content["params"], content.get("ranges")
-        if ranges is not None:
-            ranges = Ranges(**{name: pair and tuple(pair) for name, pair in ranges.items()})
-        cls = LAWS[check_choice("law", kind, LAWS)]
-        if "e_max" in cls.names():
-            params = {"e_max": math.inf} | params
-        # Defaults are the paper's coefficients: a file that lacks one would be mixed with them.
-        missing = set(cls.names()) - set(params)
-        if missing:
-            raise InputError(f"the {kind} law in the file lacks {', '.join(sorted(missing))}")
-        return cls(**params, ranges=ranges)
-    except InputError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"this is no law of moe-laws ({error}); `moe-laws fit` writes one") from None
+    kind, params, ranges = law_parts(text)
+    cls = LAWS[check_choice("law", kind, LAWS)]
+    if "e_max" in cls.names():
+        params = {"e_max": math.inf} | params
+    check_coefficients(kind, params, cls.names())
+    return cls(**params, ranges=ranges)

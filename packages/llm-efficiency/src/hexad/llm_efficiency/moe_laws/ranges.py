@@ -1,6 +1,9 @@
 """Where the runs of a law lay, so that extrapolation can be named."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from hexad.core.errors import InputError
+from hexad.core.validation import check_range
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,9 @@ class Ranges:
         experts: least and most experts.
         tokens_per_parameter: least and most D/N.
         n_total: least and most parameters in all, where they are known.
+
+    Raises:
+        InputError: one of them is not two positive numbers, the lesser first.
     """
 
     n_active: tuple[float, float]
@@ -21,14 +27,29 @@ class Ranges:
     tokens_per_parameter: tuple[float, float]
     n_total: tuple[float, float] | None = None
 
-    def left(self, n_active: float, tokens: float, experts: float, n_total: float | None = None) -> list[str]:
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            name, pair = f"ranges.{item.name}", getattr(self, item.name)
+            if pair is None and item.name == "n_total":
+                continue
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise InputError(f"{name} is {pair!r}; it must be two numbers, the least and the most")
+            for value in pair:
+                check_range(name, value, 0, low_open=True)
+            if pair[0] > pair[1]:
+                raise InputError(f"{name} is {pair!r}; the lesser number must come first")
+            object.__setattr__(self, item.name, tuple(pair))
+
+    def left(
+        self, n_active: float, tokens: float | None, experts: float, n_total: float | None = None
+    ) -> list[str]:
         """A line for each range that a model leaves, none where the law interpolates."""
-        values = {
-            "N": (n_active, self.n_active),
-            "D": (tokens, self.tokens),
-            "E": (experts, self.experts),
-            "D/N": (tokens / n_active, self.tokens_per_parameter),
-        }
+        values = {"N": (n_active, self.n_active)}
+        if tokens is not None:
+            values["D"] = (tokens, self.tokens)
+        values["E"] = (experts, self.experts)
+        if tokens is not None:
+            values["D/N"] = (tokens / n_active, self.tokens_per_parameter)
         if n_total is not None and self.n_total is not None:
             values["N_total"] = (n_total, self.n_total)
         return [
