@@ -157,7 +157,7 @@ def test_evaluate_scores_what_apply_wrote_with_weights_from_a_wheel(run, photos,
     run("apply", photos, tmp_path / "out", "--types", "glitched", "--levels", "1,5", "-j", 1)
     code, stdout, _ = run(
         "evaluate", tmp_path / "out", "--clean", photos, "--device", "cpu", "--out", tmp_path / "report",
-        "--model", "hexad.vision_robustness.laion_c.packaged:load_efficientnet_lite0",
+        "--model", "hexad.vision_robustness.efficientnet:load_efficientnet_lite0",
     )  # fmt: skip
     assert code == 0
     assert "glitched" in stdout
@@ -210,7 +210,7 @@ def test_a_report_inside_the_scored_folder_is_refused_before_it_is_made(run, pho
 
 
 def test_images_without_a_superclass_are_counted_and_a_failed_run_leaves_no_report(run, photos, tmp_path):
-    model = "hexad.vision_robustness.laion_c.packaged:load_efficientnet_lite0"
+    model = "hexad.vision_robustness.efficientnet:load_efficientnet_lite0"
     Image.new("RGB", (40, 40)).save(photos / "loose.png")
     code, _, stderr = run(
         "evaluate", photos, "--model", model, "--device", "cpu", "--out", tmp_path / "report"

@@ -7,15 +7,9 @@ from torchvision.transforms import v2
 
 from hexad.core.data import load_photograph
 from hexad.core.errors import InputError
+from hexad.vision_robustness.images import find_images, read_image, rgb_array
 from hexad.vision_robustness.laion_c import corrupt, mosaic
-from hexad.vision_robustness.laion_c.images import (
-    benchmark_frame,
-    find_images,
-    pixel_unit,
-    read_image,
-    rgb_array,
-    scaled_count,
-)
+from hexad.vision_robustness.laion_c.images import benchmark_frame, pixel_unit, scaled_count
 
 
 @pytest.mark.parametrize(("height", "width"), [(427, 640), (640, 427), (256, 256), (33, 90), (301, 1001)])

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from hexad.core.errors import HexadError, InputError, MissingExtraError
+from hexad.vision_robustness.efficientnet import load_efficientnet_lite0
 from hexad.vision_robustness.laion_c import packaged
 from hexad.vision_robustness.laion_c.images import benchmark_frame
 from hexad.vision_robustness.laion_c.packaged import (
     STAMPS,
-    load_efficientnet_lite0,
     load_imagenet,
     load_labelled_photographs,
     load_photographs,

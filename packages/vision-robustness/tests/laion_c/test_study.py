@@ -12,8 +12,8 @@ from skimage.color import hsv2rgb, rgb2hsv
 
 from hexad.core.cli import main
 from hexad.core.errors import InputError
+from hexad.vision_robustness.images import rgb_array
 from hexad.vision_robustness.laion_c.common_corruptions import COMMON, corrupt_commonly, plasma
-from hexad.vision_robustness.laion_c.images import rgb_array
 
 
 @pytest.fixture(scope="module")

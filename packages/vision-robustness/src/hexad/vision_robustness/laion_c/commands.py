@@ -216,9 +216,9 @@ def preview(
 ) -> None:
     """Draw one image under all thirty distortions."""
     from hexad.core.files import atomic_path, writable_folder
+    from hexad.vision_robustness.images import read_image
     from hexad.vision_robustness.laion_c.figures import contact_sheet
     from hexad.vision_robustness.laion_c.folders import check_place
-    from hexad.vision_robustness.laion_c.images import read_image
     from hexad.vision_robustness.laion_c.tile_sources import make_bank
 
     if target.suffix.lower() != ".png":

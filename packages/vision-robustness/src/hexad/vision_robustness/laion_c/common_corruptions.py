@@ -15,7 +15,7 @@ from PIL import Image
 from scipy.ndimage import convolve
 
 from hexad.core.validation import check_choice
-from hexad.vision_robustness.laion_c.images import Rgb
+from hexad.vision_robustness.images import Rgb
 from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
 
 Unit = Float[np.ndarray, "height width 3"]

@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 from hexad.core.validation import check_choice
+from hexad.vision_robustness.images import Rgb
 from hexad.vision_robustness.laion_c.glitch import glitched
-from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, benchmark_frame, centre_crop
+from hexad.vision_robustness.laion_c.images import ImageLike, benchmark_frame, centre_crop
 from hexad.vision_robustness.laion_c.levels import Seed, level_index
 from hexad.vision_robustness.laion_c.lines import vertical_lines
 from hexad.vision_robustness.laion_c.luminance import luminance_checkerboard

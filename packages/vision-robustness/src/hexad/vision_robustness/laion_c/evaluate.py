@@ -17,8 +17,9 @@ from PIL import Image
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_open, write_json
 from hexad.core.validation import check_file
+from hexad.vision_robustness.images import Rgb, read_image
 from hexad.vision_robustness.laion_c.distortions import DISTORTIONS
-from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame, read_image
+from hexad.vision_robustness.laion_c.images import benchmark_frame
 from hexad.vision_robustness.laion_c.labelled import CLEAN, LabelledImage, find_labelled, parse_name
 from hexad.vision_robustness.laion_c.levels import LEVELS
 from hexad.vision_robustness.laion_c.scoring import SuperclassMapper

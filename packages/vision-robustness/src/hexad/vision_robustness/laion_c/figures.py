@@ -8,8 +8,9 @@ from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from hexad.core.plots import COLOURS, new_figure
+from hexad.vision_robustness.images import Rgb
 from hexad.vision_robustness.laion_c.distortions import DISTORTIONS, corrupt_in_frame
-from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame
+from hexad.vision_robustness.laion_c.images import benchmark_frame
 from hexad.vision_robustness.laion_c.labelled import CLEAN
 from hexad.vision_robustness.laion_c.levels import LEVELS
 from hexad.vision_robustness.laion_c.tiles import TileBank

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from hexad.core.errors import InputError
 from hexad.core.files import writable_folder
 from hexad.core.validation import check_folder
-from hexad.vision_robustness.laion_c.images import find_images, read_image
+from hexad.vision_robustness.images import find_images, read_image
 from hexad.vision_robustness.laion_c.manifest import TILES_NAME, Manifest, open_manifest
 from hexad.vision_robustness.laion_c.runs import ApplySummary, Run, refusal
 from hexad.vision_robustness.laion_c.tile_sources import make_bank

@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from hexad.core.errors import InputError
-from hexad.vision_robustness.laion_c.images import ImageLike, like, rgb_array
+from hexad.vision_robustness.images import rgb_array
+from hexad.vision_robustness.laion_c.images import ImageLike, like
 from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
 
 AMOUNTS = (2, 4, 5, 8, 10)

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_folder, near_miss
+from hexad.vision_robustness.images import SUFFIXES, find_images
 from hexad.vision_robustness.laion_c.distortions import DISTORTIONS
-from hexad.vision_robustness.laion_c.images import SUFFIXES, find_images
 
 CLEAN = "clean"
 """Name of the type of images that were not distorted; its level is 0."""

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, like, pixel_unit, rgb_array
+from hexad.vision_robustness.images import Rgb, rgb_array
+from hexad.vision_robustness.laion_c.images import ImageLike, like, pixel_unit
 from hexad.vision_robustness.laion_c.levels import Seed, level_index
 
 LINES = ((224, 1), (178, 2), (112, 4), (84, 6), (60, 8))

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from hexad.vision_robustness.laion_c.images import ImageLike, like, pixel_unit, rgb_array
+from hexad.vision_robustness.images import rgb_array
+from hexad.vision_robustness.laion_c.images import ImageLike, like, pixel_unit
 from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
 
 BLOCK = 14

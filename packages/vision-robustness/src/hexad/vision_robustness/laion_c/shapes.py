@@ -5,7 +5,8 @@ import math
 import numpy as np
 from PIL import Image, ImageDraw
 
-from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, like, pixel_unit, rgb_array, scaled_count
+from hexad.vision_robustness.images import Rgb, rgb_array
+from hexad.vision_robustness.laion_c.images import ImageLike, like, pixel_unit, scaled_count
 from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
 
 COUNTS = (150, 300, 600, 800, 1000)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from hexad.vision_robustness.laion_c.images import ImageLike, Rgb, like, pixel_unit, rgb_array, scaled_count
+from hexad.vision_robustness.images import Rgb, rgb_array
+from hexad.vision_robustness.laion_c.images import ImageLike, like, pixel_unit, scaled_count
 from hexad.vision_robustness.laion_c.levels import Seed, generator, level_index
 from hexad.vision_robustness.laion_c.tiles import TileBank, need_tiles
 

@@ -13,10 +13,11 @@ from PIL import Image
 
 from hexad.core.plots import new_figure
 from hexad.core.studies import Arm, Claim, Figure, Measurement, Metric, Preset, Results, Study, Trial
+from hexad.vision_robustness.images import Rgb
 from hexad.vision_robustness.laion_c.common_corruptions import COMMON, corrupt_commonly
 from hexad.vision_robustness.laion_c.distortions import DISTORTIONS, corrupt, frame_for
 from hexad.vision_robustness.laion_c.figures import contact_sheet, draw_accuracy
-from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame, centre_crop
+from hexad.vision_robustness.laion_c.images import benchmark_frame, centre_crop
 from hexad.vision_robustness.laion_c.labelled import CLEAN
 from hexad.vision_robustness.laion_c.levels import LEVELS
 from hexad.vision_robustness.laion_c.packaged import (
@@ -61,7 +62,7 @@ def measure(trial: Trial) -> Iterator[Measurement]:
     config: Config = trial.config
     trial.progress(0.0, "loading photographs and weights")
     photographs = load_labelled_photographs() + (load_stamps() if config.stamps else [])
-    model = load_classifier("hexad.vision_robustness.laion_c.packaged:load_efficientnet_lite0", device="cpu")
+    model = load_classifier("hexad.vision_robustness.efficientnet:load_efficientnet_lite0", device="cpu")
     mapper = SuperclassMapper()
     labels = np.array([mapper.number(photograph.superclass) for photograph in photographs])
     if trial.arm == LAION_C:

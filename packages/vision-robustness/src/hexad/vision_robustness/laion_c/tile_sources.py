@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hexad.core.errors import InputError, MissingExtraError
-from hexad.vision_robustness.laion_c.images import read_image
+from hexad.vision_robustness.images import read_image
 from hexad.vision_robustness.laion_c.packaged import load_photographs
 from hexad.vision_robustness.laion_c.tiles import FEWEST, TileBank
 

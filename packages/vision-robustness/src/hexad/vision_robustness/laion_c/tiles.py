@@ -16,7 +16,8 @@ from scipy.spatial import KDTree
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path
 from hexad.core.validation import check_count, check_file, check_folder
-from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame, find_images, read_image, rgb_array
+from hexad.vision_robustness.images import Rgb, find_images, read_image, rgb_array
+from hexad.vision_robustness.laion_c.images import benchmark_frame
 
 SIZES = (4, 6, 8, 16, 28)
 """Tile sizes of the benchmark: 16 for stickers, all five for mosaics."""

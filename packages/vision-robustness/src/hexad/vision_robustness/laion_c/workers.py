@@ -12,8 +12,9 @@ from PIL import Image
 from hexad.core.errors import HexadError, InputError
 from hexad.core.files import atomic_open
 from hexad.core.validation import check_choice
+from hexad.vision_robustness.images import Rgb, read_image
 from hexad.vision_robustness.laion_c.distortions import DISTORTIONS, corrupt, frame_for
-from hexad.vision_robustness.laion_c.images import Rgb, benchmark_frame, centre_crop, read_image
+from hexad.vision_robustness.laion_c.images import benchmark_frame, centre_crop
 from hexad.vision_robustness.laion_c.levels import LEVELS, level_index
 from hexad.vision_robustness.laion_c.manifest import TILES_NAME
 from hexad.vision_robustness.laion_c.mosaic_tiles import TILE_SIZES
