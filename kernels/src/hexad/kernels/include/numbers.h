@@ -60,6 +60,23 @@ inline void from_float(float x, Float16& out) {
   out.bits = static_cast<uint16_t>(sign | value);
 }
 
+// Unlike those above these carry infinity and NaN through, as gradients need it: a gradient scaler looks for them.
+inline float read(float x) { return x; }
+inline float read(BFloat16 x) { return to_float(x); }
+inline float read(Float16 x) {
+  const float value = to_float(x);
+  return (x.bits & 0x7c00u) == 0x7c00u ? float_of(bits_of(value) | 0x7f800000u) : value;
+}
+inline void write(float x, float& out) { out = x; }
+inline void write(float x, BFloat16& out) {
+  from_float(x, out);
+  if (x != x) out.bits = 0x7fc0u;
+}
+inline void write(float x, Float16& out) {
+  from_float(x, out);
+  if (x != x) out.bits = 0x7e00u;
+}
+
 // Whether any of n numbers is NaN or infinite: their exponent bits are all ones.
 inline bool any_nonfinite(const float* x, int n) {
   uint32_t found = 0;

@@ -19,19 +19,6 @@ struct HadamardCall {
 
 namespace {
 
-// Unlike those of numbers.h these carry infinity and NaN through: the transform runs in training, where a
-// gradient scaler looks for them.
-inline float read(BFloat16 x) { return to_float(x); }
-inline float read(Float16 x) {
-  const float value = to_float(x);
-  return (x.bits & 0x7c00u) == 0x7c00u ? float_of(bits_of(value) | 0x7f800000u) : value;
-}
-inline void write(float x, BFloat16& out) { from_float(x, out); }
-inline void write(float x, Float16& out) {
-  from_float(x, out);
-  if (x != x) out.bits = 0x7e00u;
-}
-
 // Entries that a thread takes at a time: they stay in its first-level cache.
 constexpr int64_t kChunk = 4096;
 // Below this the threads would take longer to wake than to work.
