@@ -1,0 +1,172 @@
+"""Judging a folder: what `hexad vision-robustness costfilter-ad predict` does."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from PIL import Image
+
+from hexad.core.errors import InputError
+from hexad.core.files import atomic_open, atomic_path, writable_folder, write_json
+from hexad.vision_robustness.costfilter_ad.filter import CostFilter, image_score
+from hexad.vision_robustness.costfilter_ad.folders import (
+    GOOD,
+    ImageFiles,
+    TestImage,
+    find_test_images,
+    read_mask,
+    square,
+)
+from hexad.vision_robustness.costfilter_ad.losses import to_image
+from hexad.vision_robustness.costfilter_ad.metrics import Quality, library, measure
+from hexad.vision_robustness.costfilter_ad.pictures import GREEN, RED, outlined, overlay, side_by_side
+from hexad.vision_robustness.images import Rgb
+
+COLUMNS = ("path", "product", "kind", "score", "base_score", "share_above")
+
+
+@dataclass
+class _Judged:
+    """What is kept of each image for the metrics."""
+
+    image: TestImage
+    score: float
+    base_score: float
+    share: float
+    map: Float[np.ndarray, "side side"]
+    base: Float[np.ndarray, "side side"]
+    mask: Bool[np.ndarray, "side side"] | None
+
+
+def predict_folder(
+    model: CostFilter,
+    source: str | Path,
+    target: str | Path,
+    *,
+    raw: bool = False,
+    progress: Callable[[float, str], None] = lambda fraction, note: None,
+) -> dict[str, Any]:
+    """Write a heat map, a mask and a score for each image of a folder; measure them where the truth is known.
+
+    Into `target` go heatmaps/<name>.png (the image with what was found outlined in red and the truth in
+    green, beside the heat map), masks/<name>.png, scores.csv and report.json, and with `raw` maps/<name>.npy.
+    All are at the size of the image. Metrics are taken at the detector's size.
+
+    Args:
+        model: a trained filter.
+        source: a folder with test/<kind>, any other folder of images, or one image.
+        target: where to write.
+        raw: keep the maps themselves too, as float32.
+        progress: called as `progress(fraction, "12 of 80")`.
+
+    Returns:
+        what report.json says.
+
+    Raises:
+        InputError: no images, an unreadable or too small one, or a mask that does not fit its image.
+    """
+    images = find_test_images(source, model.classes)
+    extractor: Any = getattr(model.detector, "extractor", None)
+    side = model.detector.image_size
+    files = ImageFiles([image.path for image in images], side, getattr(extractor, "smallest", 1))
+    known = all(image.kind is not None for image in images)
+    if known:
+        library()
+    folder = Path(target)
+    if folder.resolve() == Path(source).resolve() or Path(source).resolve() in folder.resolve().parents:
+        raise InputError(f"output folder {folder} lies in {source}, which is judged; name another")
+    _check_masks(images, files)
+    writable_folder(folder, "output folder")
+    judged: list[_Judged] = []
+    for number, image in enumerate(images):
+        pixels = files.pixels(number)
+        judged.append(_judge(model, image, pixels, folder, raw))
+        progress((number + 1) / len(images), f"{number + 1} of {len(images)}")
+    with atomic_open(folder / "scores.csv") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for one in judged:
+            product, kind = model.classes[one.image.product], one.image.kind or ""
+            writer.writerow((one.image.path, product, kind, one.score, one.base_score, one.share))
+    report: dict[str, Any] = {
+        "images": len(images),
+        "folder": str(folder),
+        "mixture": asdict(model.mixture),
+        "detector": model.detector.name,
+        "metrics": _metrics(judged, model.classes) if known else None,
+    }
+    write_json(folder / "report.json", report)
+    return report
+
+
+def _check_masks(images: list[TestImage], files: ImageFiles) -> None:
+    """Read every mask before anything is written."""
+    for number, image in enumerate(images):
+        if image.mask is not None:
+            height, width = files.pixels(number).shape[:2]
+            read_mask(image.mask, (height, width))
+
+
+def _judge(model: CostFilter, image: TestImage, pixels: Rgb, folder: Path, raw: bool) -> _Judged:
+    side, threshold = model.detector.image_size, model.mixture.threshold
+    height, width = pixels.shape[:2]
+    found = model.predict(square(pixels, side)[None], torch.tensor([image.product]))
+    heat = to_image(found.anomaly_map[:, None], (height, width))[0, 0].numpy()
+    above = heat > threshold
+    drawn, mask = outlined(pixels, above, RED), None
+    if image.mask is not None:
+        truth = read_mask(image.mask, (height, width))
+        drawn = outlined(drawn, truth, GREEN)
+        mask = np.asarray(Image.fromarray(truth).resize((side, side), Image.Resampling.NEAREST))
+    elif image.kind == GOOD:
+        mask = np.zeros((side, side), bool)
+    picture = side_by_side(drawn, overlay(pixels, heat, threshold / 2, 2 * threshold))
+    for kind, array in (("heatmaps", picture), ("masks", above.astype(np.uint8) * 255)):
+        path = folder / kind / f"{image.name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as temporary:
+            Image.fromarray(array).save(temporary, "PNG")
+    if raw:
+        path = folder / "maps" / f"{image.name}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_open(path, "wb") as file:
+            np.save(file, heat)
+    return _Judged(
+        image,
+        float(found.pred_score[0]),
+        float(image_score(found.base_map)[0]),
+        float(above.mean()),
+        found.anomaly_map[0].numpy(),
+        found.base_map[0].numpy(),
+        mask,
+    )
+
+
+def _metrics(judged: list[_Judged], classes: tuple[str, ...]) -> dict[str, Any]:
+    """For each product the metrics of the filtered maps and of the detector's own."""
+    found = {}
+    for number, name in enumerate(classes):
+        chosen = [one for one in judged if one.image.product == number]
+        if chosen:
+            found[name] = {
+                "filtered": asdict(_quality(chosen, "map", "score")),
+                "base": asdict(_quality(chosen, "base", "base_score")),
+            }
+    return found
+
+
+def _quality(judged: list[_Judged], maps: str, scores: str) -> Quality:
+    values = np.array([getattr(one, scores) for one in judged])
+    masks = [one.mask for one in judged]
+    if all(mask is not None for mask in masks):
+        return measure(np.stack([getattr(one, maps) for one in judged]), np.array(masks), values)
+    # Defects without masks: images can be told apart, pixels cannot.
+    defective = np.array([one.image.kind != GOOD for one in judged])
+    both = defective.any() and not defective.all()
+    auroc = float(library().roc_auc_score(defective, values)) if both else None
+    return Quality(auroc, None, None, None, None)
