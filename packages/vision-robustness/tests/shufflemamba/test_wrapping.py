@@ -315,6 +315,8 @@ def test_what_cannot_be_shuffled_is_refused():
     model = apply_slws(vim(), 1.0).train()
     with pytest.raises(InputError, match=r"residual of shape \(1, 4, 16\)"):
         model.layers[3](torch.randn(1, 5, 16), torch.randn(1, 4, 16))
+    with pytest.raises(InputError, match=r"Counting was called with a tensor of shape \(1, 2, 3, 3\)"):
+        apply_slws(Stack(), 1.0).train()(torch.zeros(1, 2, 3, 3))
     with pytest.raises(InputError, match="no tokens"):
         model.layers[3](torch.randn(1, 0, 16), torch.randn(1, 0, 16))
 

@@ -86,8 +86,13 @@ class BlockShuffle:
                 "shuffled with them; leave it out"
             )
         keys = self._keys(block, named, len(args), inside)
-        lead = leading(tuple(named[key] for key in keys))
         first = named[keys[0]]
+        if first.ndim != 3:
+            raise InputError(
+                f"{type(block).__name__} was called with a tensor of shape {tuple(first.shape)}; SLWS "
+                "shuffles tokens of shape (batch, tokens, width), not maps of pixels"
+            )
+        lead = leading(tuple(named[key] for key in keys))
         perm = draw_permutation(self.p, *lead, first.device, self.generator, self.per_sample)
         if perm is None:
             return None
