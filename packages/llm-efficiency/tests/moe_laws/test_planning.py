@@ -10,7 +10,9 @@ import pytest
 from hexad.core.errors import InputError
 from hexad.llm_efficiency.moe_laws import (
     ChinchillaLaw,
+    ClarkLaw,
     JointMoELaw,
+    Ranges,
     SwitchArch,
     flop_savings,
     isoflop,
@@ -185,6 +187,56 @@ def test_a_chinchilla_law_plans_too():
     assert row.warnings == ()
 
 
+def test_a_chinchilla_law_warns_of_other_numbers_of_experts(paper):
+    rows = plan(1e20, law=paper.chinchilla(8), experts=(1, 8, 32)).rows
+    assert [[line for line in row.warnings if line.startswith("E ")] for row in rows] == [
+        ["E 1 is below the fitted 8 to 8"],
+        [],
+        ["E 32 is above the fitted 8 to 8"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        (JointMoELaw(beta=0.2), r"no optimum with 1 expert\(s\): .* does not fall with tokens"),
+        (JointMoELaw(alpha=0.2), r"no optimum with 1 expert\(s\): .* does not fall with active parameters"),
+        # beta + zeta ln Eh turns positive with E: dense models have an optimum, 32 experts have none.
+        (JointMoELaw(beta=-0.2, zeta=0.08), r"no optimum with 16 expert\(s\): .* tokens"),
+        (JointMoELaw(a=0), "does not fall with active parameters"),
+        (JointMoELaw(a=1e308, delta=2), "predicts no finite loss"),
+        (ClarkLaw(35.0, -0.18, -0.2, 0.01, 2.0, 290.0), "does not fall with tokens"),
+        (ChinchillaLaw(1.0, -0.1, 1.0, 0.1, 1.0), "does not fall with tokens"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_laws_without_an_optimum_are_not_planned_by(law, words):
+    for budget in ({}, {"memory_bytes": 80e9, "kv_tokens": 16_384}, {"inference_tokens": 1e10}):
+        with pytest.raises(InputError, match=words):
+            plan(1e21, law=law, **budget)
+
+
+def test_a_law_is_planned_by_where_it_has_an_optimum():
+    law = JointMoELaw(beta=-0.2, zeta=0.08)
+    assert plan(1e21, law=law, experts=(1, 2)).best.tokens > 1e9
+
+
+@pytest.mark.parametrize("flops", [1e15, 1e30, 1e44])
+def test_budgets_of_any_size_are_planned_to_their_optimum(paper, flops):
+    row = plan(flops, experts=(8,)).best
+    closed = paper.chinchilla(8).optimum(flops)
+    if flops == 1e15:  # below the smallest width
+        assert row.width == 64
+    else:
+        assert row.n_active == pytest.approx(closed.n_active, rel=1e-4)
+        assert row.tokens == pytest.approx(closed.tokens, rel=1e-4)
+
+
+def test_memory_beyond_the_search_is_no_limit():
+    assert plan(1e21, memory_bytes=1e60).best.most_active == math.inf
+    assert plan(1e21, memory_bytes=1e60).best.loss == plan(1e21).best.loss
+
+
 def test_extrapolation_is_listed():
     assert plan(1e20, experts=(8,)).best.warnings == ()
     lines = plan(1e24, experts=(64,)).best.warnings
@@ -203,6 +255,20 @@ def test_plans_are_json_and_sentences():
     json.dumps(plan(1e20).to_dict(), allow_nan=False)
 
 
+def test_plans_of_numpys_numbers_are_json():
+    found = plan(
+        np.int64(10**18),
+        memory_bytes=np.float32(1e9),
+        kv_tokens=np.int32(100),
+        inference_tokens=np.int64(10),
+        bytes_per_param=np.int8(2),
+        experts=np.array([8, 1, 8]),
+    )
+    content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert [row["experts"] for row in content["rows"]] == [1, 8]
+    assert content["flops"] == 1e18
+
+
 def test_experts_that_do_not_fit_are_said():
     found = plan(1e20, memory_bytes=2 * SwitchArch().total(64, 4) + 1, experts=(1, 4, 32))
     assert [row.experts for row in found.rows] == [1, 4]
@@ -216,7 +282,18 @@ def test_experts_that_do_not_fit_are_said():
         ({"flops": 0}, "flops"),
         ({"flops": math.nan}, "flops"),
         ({"flops": 1e14}, "too few for the smallest model"),
-        ({"flops": 1e21, "memory_bytes": 1e7}, "hold no model"),
+        ({"flops": 1e60}, "flops 1e.60 are beyond what is searched"),
+        ({"flops": 10**400}, "flops"),
+        ({"flops": 1e21, "law": None}, "law is None; give one with `loss`"),
+        ({"flops": 1e21, "law": JointMoELaw}, "law is <class"),
+        ({"flops": 1e21, "arch": None}, "arch is None; give one with the methods"),
+        ({"flops": 1e21, "experts": 8}, r"experts is 8; give a sequence of numbers, such as \(1, 8\)"),
+        ({"flops": 1e21, "experts": (1, 2.5)}, "experts is 2.5; it must be a whole number"),
+        ({"flops": 1e21, "experts": "18"}, "experts must be a number"),
+        (
+            {"flops": 1e21, "memory_bytes": 1e7},
+            r"^10 MB of memory hold no model: with 1 expert\(s\) .* takes 13 MB",
+        ),
         ({"flops": 1e21, "memory_bytes": -1}, "memory_bytes"),
         ({"flops": 1e21, "memory_bytes": 1e10, "kv_tokens": 1e9}, "hold no model"),
         ({"flops": 1e18, "inference_tokens": 1e13}, "use up the budget"),
@@ -238,3 +315,27 @@ def test_budgets_that_cannot_be(budget, words):
 def test_inference_that_uses_up_a_curve():
     with pytest.raises(InputError, match="use up"):
         isoflop(1e18, (1,), inference_tokens=1e14)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: isoflop(1e20, experts=8), "experts is 8; give a sequence"),
+        (lambda: isoflop(1e20, span=1e300), "span is 1e.300"),
+        (lambda: isoflop(1e20, law=None), "law is None"),
+        (lambda: flop_savings(1e20, 2, law=JointMoELaw().chinchilla(1)), "give a JointMoELaw"),
+        (lambda: flop_savings(1e20, 0.5), "experts"),
+        (lambda: flop_savings(1, 2), "flops 1 are beyond what the law can compare"),
+        (lambda: flop_savings(1e300, 2), "flops 1e.300 are beyond what the law can compare"),
+        (lambda: plan(1e20, law=JointMoELaw(ranges=Ranges((2, 1), (1, 2), (1, 2), (1, 2)))), "lesser number"),
+    ],
+)
+def test_curves_that_cannot_be(call, words):
+    with pytest.raises(InputError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_savings_are_resolved_wherever_they_are_given():
+    found = [flop_savings(flops, 8) for flops in (1e12, 1e20, 1e30, 1e40)]
+    assert all(0 < saving < 1 for saving in found[1:])

@@ -5,11 +5,12 @@ here, so that plans can be optimised; `step` says which widths can be built.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hexad.core.validation import check_count
 
 
+@runtime_checkable
 class Architecture(Protocol):
     """What plans need to know of an architecture; write your own for shared experts, GQA and the like.
 

@@ -1,19 +1,21 @@
 """`hexad llm-efficiency moe-laws`: plan a training run, and fit a law to runs of your own."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_open, writable_file
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import make_table, print_json, print_table, progress_bar
 from hexad.core.validation import check_count, check_file
+from hexad.llm_efficiency.moe_laws.quantities import parse_bytes, short, short_bytes
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hexad.llm_efficiency.moe_laws.law import AnyLaw
     from hexad.llm_efficiency.moe_laws.planning import Plan
 
@@ -26,31 +28,9 @@ app = typer.Typer(
 stdout = Console(highlight=False)
 stderr = Console(stderr=True, highlight=False)
 
+PICTURES = (".png", ".pdf", ".svg")
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of tables.")]
-
-_UNITS = {"": 1, "B": 1} | {
-    prefix + suffix: base**power
-    for power, prefix in enumerate("KMGTP", 1)
-    for suffix, base in (("B", 1000), ("iB", 1024))
-}
-
-
-def parse_bytes(text: str) -> float:
-    """A number of bytes such as 80GB, 64 GiB or 24e9.
-
-    Raises:
-        InputError: it is none.
-    """
-    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    units = {name.lower(): size for name, size in _UNITS.items()}
-    try:
-        if match is None:
-            raise ValueError
-        return float(match[1]) * units[match[2].lower()]
-    except (ValueError, KeyError):
-        raise InputError(
-            f"--memory is {text!r}; write a number of bytes, such as 80GB, 64GiB or 24e9"
-        ) from None
 
 
 def parse_experts(text: str) -> tuple[float, ...]:
@@ -69,7 +49,8 @@ def parse_experts(text: str) -> tuple[float, ...]:
 def plan_command(
     flops: Annotated[float, typer.Option(help="FLOPs for training and inference together, such as 1e22.")],
     memory: Annotated[
-        str | None, typer.Option(help="Memory for parameters and cache, such as 80GB. Default: no limit.")
+        str | None,
+        typer.Option(help="Memory for parameters and cache, such as 80GB or 8x80GB. Default: no limit."),
     ] = None,
     kv_tokens: Annotated[float, typer.Option(help="Tokens in the key-value cache.")] = 0,
     bytes_per_param: Annotated[
@@ -79,17 +60,16 @@ def plan_command(
         float, typer.Option(help="Tokens served over the model's life, out of the same FLOPs.")
     ] = 0,
     experts: Annotated[
-        str | None, typer.Option(help="Numbers of experts to compare.", show_default="1,2,4,8,16,32")
+        str | None, typer.Option(help="Numbers of experts to compare. Default: 1,2,4,8,16,32.")
     ] = None,
-    law: Annotated[
-        Path | None, typer.Option(help="A law that `fit` wrote.", show_default="the paper's")
-    ] = None,
+    law: Annotated[Path | None, typer.Option(help="A law that `fit` wrote. Default: the paper's.")] = None,
     vocab: Annotated[int, typer.Option(help="Tokens in the vocabulary.")] = 50_257,
     any_width: Annotated[
         bool, typer.Option("--any-width", help="Real widths instead of multiples of 64.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write the isoFLOP plot here.")] = Path("isoflop.png"),
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no plot.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the isoFLOP plot here: a .png, .pdf or .svg file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Which model to train under a budget of FLOPs, memory and inference.
@@ -105,19 +85,19 @@ def plan_command(
 
         hexad llm-efficiency moe-laws plan --flops 1e20 --law law.json --plot plan.pdf
     """
-    budget = None if memory is None else parse_bytes(memory)
+    budget = None if memory is None else parse_bytes(memory, "--memory")
     counts = None if experts is None else parse_experts(experts)
-    target = None if no_plot else plot
     if law is not None:
         check_file(law, "law")
-    if target is not None:
-        _check_picture(target, "--plot")
-        writable_file(target, "--plot")
+    if plot is not None:
+        _check_picture(plot, "--plot")
+        writable_file(plot, "--plot")
     from hexad.core.plots import save_figure
     from hexad.llm_efficiency.moe_laws.architecture import SwitchArch
     from hexad.llm_efficiency.moe_laws.curves import learning_rate
     from hexad.llm_efficiency.moe_laws.figures import draw_plan
     from hexad.llm_efficiency.moe_laws.planning import EXPERTS, PAPER, plan
+    from hexad.llm_efficiency.moe_laws.ranges import PAPER_RANGES
 
     chosen = PAPER if law is None else _read_law(law)
     if counts is None:
@@ -134,42 +114,51 @@ def plan_command(
         arch=arch,
         discrete=not any_width,
     )
-    rate = learning_rate(arch.active_without_embedding(found.best.width), found.best.experts)
-    if target is not None:
-        save_figure(draw_plan(found, chosen), target)
+    best = found.best
+    rate = learning_rate(arch.active_without_embedding(best.width), best.experts)
+    beyond = PAPER_RANGES.left(best.n_active, None, best.experts)
+    if plot is not None:
+        save_figure(draw_plan(found, chosen), plot)
     if as_json:
-        shown = None if target is None else str(target)
-        print_json(found.to_dict() | {"learning_rate": rate, "plot": shown})
+        shown = None if plot is None else str(plot)
+        more = {"learning_rate": rate, "learning_rate_warnings": beyond, "plot": shown}
+        print_json(found.to_dict() | more)
         return
-    stdout.print(_table(found))
+    print_table(stdout, _table(found))
     for count, reason in found.skipped.items():
-        stdout.print(f"E = {count:g} does not fit: {reason}")
-    stdout.print(found.recommendation(), soft_wrap=True)
-    stdout.print(f"Peak learning rate by the paper's law: {rate:.2g}")
-    if target is not None:
-        stdout.print(f"Plot: {target}")
-    if found.best.warnings:
-        lines = "; ".join(found.best.warnings)
-        stderr.print(f"warning: the recommended model extrapolates: {lines}", style="yellow", soft_wrap=True)
+        _say(f"E = {count} does not fit: {reason}")
+    _say(found.recommendation())
+    _say(f"Peak learning rate by the paper's law: {rate:.2g}" + (" (extrapolated)" if beyond else ""))
+    if plot is not None:
+        _say(f"Plot: {plot}")
+    if best.warnings:
+        _warn(f"the recommended model extrapolates: {'; '.join(best.warnings)}")
+    if beyond:
+        _warn(f"the learning rate extrapolates from the paper's runs: {'; '.join(beyond)}")
+
+
+def _say(text: str) -> None:
+    stdout.print(text, soft_wrap=True, markup=False)
+
+
+def _warn(text: str) -> None:
+    stderr.print(f"warning: {text}", style="yellow", soft_wrap=True, markup=False)
 
 
 def _check_picture(path: Path, option: str) -> None:
-    if path.suffix not in (".png", ".pdf", ".svg"):
+    if path.suffix.lower() not in PICTURES:
         raise InputError(f"{option} is {path}; name a .png, .pdf or .svg file")
 
 
 def _read_law(path: Path) -> "AnyLaw":
-    from hexad.llm_efficiency.moe_laws.law import ClarkLaw, law_from_json
+    from hexad.llm_efficiency.moe_laws.law import law_from_json
 
     try:
-        law = law_from_json(path.read_text(encoding="utf-8"))
+        return law_from_json(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise InputError(f"{path} is no text in UTF-8") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    if isinstance(law, ClarkLaw):
-        raise InputError(f"{path} holds a Clark law, which knows nothing of tokens; plan by a joint law")
-    return law
 
 
 def _experts_of(law: "AnyLaw") -> tuple[float, ...]:
@@ -181,27 +170,18 @@ def _experts_of(law: "AnyLaw") -> tuple[float, ...]:
     return (1.0,) if law.ranges is None else (law.ranges.experts[0],)
 
 
-def _make_table(*headings: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _table(found: "Plan") -> Table:
-    from hexad.llm_efficiency.moe_laws.planning import short
-
-    table = _make_table("E", "width", "active", "total", "tokens", "D/N", "loss", "memory", "limit", "")
+def _table(found: "Plan") -> "Table":
+    table = make_table("E", "width", "active", "total", "tokens", "D/N", "loss", "memory", "limit", "")
     for row in found.rows:
         table.add_row(
-            f"{row.experts:g}",
+            str(row.experts),
             f"{row.width:.0f}",
             short(row.n_active),
             short(row.n_total),
             short(row.tokens),
             f"{row.tokens_per_parameter:.3g}",
             f"{row.loss:.4f}",
-            f"{row.memory_bytes / 1e9:.3g} GB",
+            short_bytes(row.memory_bytes),
             row.limit,
             "*" if row.warnings else "",
             style="bold" if row == found.best else None,
@@ -225,7 +205,7 @@ def fit_command(
     seed: Annotated[int, typer.Option(help="Seed of starts and bootstrap.")] = 0,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Write the residual plots here.", show_default="beside --out, -residuals.png"),
+        typer.Option(help="Write the residual plots here. Default: beside --out, named -residuals.png."),
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no plot.")] = False,
     as_json: Json = False,
@@ -243,8 +223,9 @@ def fit_command(
     """
     check_count("--starts", starts)
     check_count("--bootstrap", bootstrap, 0)
+    check_count("--seed", seed, 0)
     check_file(runs, "file of runs")
-    target = None if no_plot else plot or out.with_name(f"{out.stem}-residuals.png")
+    target = None if no_plot else plot or out.parent / f"{out.stem}-residuals.png"
     for path, option in ((out, "--out"), (target, "--plot")):
         if path is not None and path.resolve() == runs.resolve():
             raise InputError(f"{option} {path} is also the file of runs; choose another name")
@@ -281,22 +262,25 @@ def fit_command(
                 "max_error": result.max_error,
                 "runs": len(table),
                 "held_out": int(result.held_out.sum()),
+                "starts": starts,
                 "starts_at_best": result.starts,
+                "warnings": list(result.warnings),
                 "out": str(out),
                 "plot": None if target is None else str(target),
             }
         )
         return
-    rows = _make_table("coefficient", "value", "95 % interval")
+    rows = make_table("coefficient", "value", "95 % interval")
     for name, value in fitted.items():
         low, high = result.ci.get(name, (None, None))
-        rows.add_row(name, f"{value:.4g}", "" if low is None else f"[{low:.4g}, {high:.4g}]")
-    stdout.print(rows)
+        rows.add_row(name, f"{value:.4g}", "" if low is None else escape(f"[{low:.4g}, {high:.4g}]"))
+    print_table(stdout, rows)
     unseen = "" if result.rmse_holdout is None else f", of the {int(result.held_out.sum())} held out "
     unseen += "" if result.rmse_holdout is None else f"{result.rmse_holdout:.4f}"
-    stdout.print(
+    _say(
         f"RMSE of the {int((~result.held_out).sum())} fitted runs {result.rmse_train:.4f} nats{unseen}; "
-        f"largest error {result.max_error:.4f}",
-        soft_wrap=True,
+        f"largest error {result.max_error:.4f}; {result.starts} of {starts} starts reached this fit"
     )
-    stdout.print(f"Law: {out}" + ("" if target is None else f"\nResiduals: {target}"))
+    _say(f"Law: {out}" + ("" if target is None else f"\nResiduals: {target}"))
+    for line in result.warnings:
+        _warn(line)

@@ -1,7 +1,7 @@
 """IsoFLOP curves, the FLOPs that experts save, and the paper's learning rate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,10 @@ from scipy.optimize import brentq
 from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_range
 from hexad.llm_efficiency.moe_laws.law import JointMoELaw, Law
-from hexad.llm_efficiency.moe_laws.planning import EXPERTS, PAPER
+from hexad.llm_efficiency.moe_laws.planning import EXPERTS, PAPER, check_experts, check_law
+
+WIDEST_SPAN = 1e6
+LEAST_GAP = 1e-9  # between an optimal loss and c, of the loss: what is closer drowns in rounding
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class IsoFlop:
         loss: predicted.
     """
 
-    experts: float
+    experts: int
     n_active: Float[np.ndarray, " points"]
     tokens: Float[np.ndarray, " points"]
     loss: Float[np.ndarray, " points"]
@@ -33,7 +36,7 @@ class IsoFlop:
 
 def isoflop(
     flops: float,
-    experts: Sequence[float] = EXPERTS,
+    experts: Iterable[float] = EXPERTS,
     *,
     inference_tokens: float = 0,
     law: Law = PAPER,
@@ -44,7 +47,7 @@ def isoflop(
 
     Args:
         flops: the budget.
-        experts: one curve each.
+        experts: one curve each, by rising number.
         inference_tokens: D_inf.
         law: predicts the loss.
         points: of a curve.
@@ -56,7 +59,9 @@ def isoflop(
     check_range("flops", flops, 0, low_open=True)
     check_range("inference_tokens", inference_tokens, 0)
     check_count("points", points, 2)
-    check_range("span", span, 1, low_open=True)
+    check_range("span", span, 1, WIDEST_SPAN, low_open=True)
+    check_law(law)
+    counts = check_experts(experts)
     centre = math.sqrt(flops / 6 / 20)
     n_active = np.geomspace(centre / span, centre * span, points)
     tokens = flops / (6 * n_active) - inference_tokens / 3
@@ -65,7 +70,7 @@ def isoflop(
         raise InputError(
             f"inference_tokens {inference_tokens:.3g} use up the budget of {flops:.3g} FLOPs; give more flops"
         )
-    return [IsoFlop(count, n_active, tokens, law.loss(n_active, tokens, count)) for count in experts]
+    return [IsoFlop(count, n_active, tokens, law.loss(n_active, tokens, count)) for count in counts]
 
 
 def flop_savings(flops: float, experts: float, law: JointMoELaw = PAPER) -> float:
@@ -75,9 +80,18 @@ def flop_savings(flops: float, experts: float, law: JointMoELaw = PAPER) -> floa
     compute-optimal dense model to; negative where the MoE needs more.
 
     Raises:
-        InputError: flops not positive, E below 1, or a law that has no optimum.
+        InputError: E below 1; a law that is not joint or has no optimum; flops not positive, too few for an
+            optimal dense model of a parameter and a token, or so many that its loss is c.
     """
-    target = law.chinchilla(1).optimum(flops).loss
+    if not isinstance(law, JointMoELaw):
+        raise InputError(f"law is {law!r}; savings are between numbers of experts, so give a JointMoELaw")
+    dense = law.chinchilla(1).optimum(flops)
+    target = dense.loss
+    if min(dense.n_active, dense.tokens) < 1 or target - law.c < LEAST_GAP * target:
+        raise InputError(
+            f"flops {flops:.3g} are beyond what the law can compare: the optimal dense model has "
+            f"{dense.n_active:.3g} parameters, {dense.tokens:.3g} tokens and loss c + {target - law.c:.2g}"
+        )
     sparse = law.chinchilla(experts)
 
     def excess(log_flops: float) -> float:

@@ -1,5 +1,6 @@
 """The pictures that the commands write."""
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +9,8 @@ from hexad.core.plots import COLOURS, new_figure
 from hexad.llm_efficiency.moe_laws.curves import isoflop
 from hexad.llm_efficiency.moe_laws.fitting import FitResult
 from hexad.llm_efficiency.moe_laws.law import Law
-from hexad.llm_efficiency.moe_laws.planning import Plan, short
+from hexad.llm_efficiency.moe_laws.planning import Plan
+from hexad.llm_efficiency.moe_laws.quantities import short
 from hexad.llm_efficiency.moe_laws.runs import Runs
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ def draw_plan(plan: Plan, law: Law) -> "Figure":
     axis.xaxis.set_major_formatter(lambda value, _: short(value))
     axis.set_xlabel("active parameters")
     axis.set_ylabel("predicted loss, nats per token")
-    axis.set_title(f"{plan.flops:.3g} FLOPs; dots: the plan, dotted: beyond memory")
+    beyond = "" if math.isinf(plan.memory_bytes) else ", dotted: beyond memory"
+    axis.set_title(f"{plan.flops:.3g} FLOPs; dots: the plan{beyond}")
     axis.legend()
     return figure
 
@@ -66,6 +69,8 @@ def draw_residuals(runs: Runs, result: FitResult) -> "Figure":
         if logarithmic:
             axis.set_xscale("log")
         axis.set_xlabel(name)
+    axes.flat[-1].set_xticks(counts, [f"{count:g}" for count in counts], minor=False)
+    axes.flat[-1].minorticks_off()
     for axis in axes[:, 0]:
         axis.set_ylabel("predicted - observed, nats")
     handles, labels = axes.flat[0].get_legend_handles_labels()

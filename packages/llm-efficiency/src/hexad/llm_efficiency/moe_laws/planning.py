@@ -2,26 +2,24 @@
 
 Source: "Joint MoE Scaling Laws" (arXiv 2502.05172), sections on compute, memory and inference optimality. The
 budget is 6 N D + 2 N D_inf = F, and in memory N_total + cache <= M elements. For one E only the width is
-free: all compute that a smaller model leaves goes to tokens. The loss has one minimum in ln d.
+free (`problem.py`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
-
-from scipy.optimize import brentq, minimize_scalar
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_flag, check_range
 from hexad.llm_efficiency.moe_laws.architecture import Architecture, SwitchArch
 from hexad.llm_efficiency.moe_laws.law import JointMoELaw, Law
+from hexad.llm_efficiency.moe_laws.problem import Problem
+from hexad.llm_efficiency.moe_laws.quantities import short, short_bytes
 
 EXPERTS = (1, 2, 4, 8, 16, 32)
 PAPER = JointMoELaw()
 SWITCH = SwitchArch()
-
-_STEP = 1e-3  # of the difference quotients in ln d
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Candidate:
         warnings: where the law extrapolates.
     """
 
-    experts: float
+    experts: int
     width: float
     n_active: float
     n_total: float
@@ -66,7 +64,7 @@ class Plan:
     """
 
     rows: tuple[Candidate, ...]
-    skipped: dict[float, str]
+    skipped: dict[int, str]
     flops: float
     memory_bytes: float
     kv_tokens: float
@@ -80,7 +78,7 @@ class Plan:
     def recommendation(self) -> str:
         """The best row as a sentence."""
         best = self.best
-        kind = "a dense model" if best.experts == 1 else f"{best.experts:g} experts"
+        kind = "a dense model" if best.experts == 1 else f"{best.experts} experts"
         text = (
             f"Train {kind} of width {best.width:.0f} ({short(best.n_active)} active parameters, "
             f"{short(best.n_total)} in all) on {short(best.tokens)} tokens: {best.loss:.4f} nats per token"
@@ -100,7 +98,7 @@ class Plan:
             "kv_tokens": self.kv_tokens,
             "inference_tokens": self.inference_tokens,
             "rows": [_plain(row) for row in self.rows],
-            "skipped": {f"{experts:g}": reason for experts, reason in self.skipped.items()},
+            "skipped": {str(experts): reason for experts, reason in self.skipped.items()},
             "best": _plain(self.best),
             "recommendation": self.recommendation(),
         }
@@ -110,74 +108,6 @@ def _plain(row: Candidate) -> dict[str, Any]:
     """A row as JSON values, which know neither tuples nor infinity."""
     most = row.most_active if math.isfinite(row.most_active) else None
     return asdict(row) | {"warnings": list(row.warnings), "most_active": most}
-
-
-def short(count: float) -> str:
-    """A count for people: 1.7B, 990M, 12."""
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= 0.9995 * size:
-            return f"{count / size:.3g}{unit}"
-    return f"{count:.3g}"
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Minimise the loss over the width, for one number of experts."""
-
-    flops: float
-    elements: float
-    kv_tokens: float
-    inference_tokens: float
-    experts: float
-    law: Law
-    arch: Architecture
-
-    def tokens(self, width: float) -> float:
-        """D that the budget leaves; it falls with the width."""
-        spent = self.inference_tokens * self.arch.inference_flops(width, self.experts)
-        return (self.flops - spent) / self.arch.train_flops(width, self.experts)
-
-    def size(self, width: float) -> float:
-        """Elements in memory."""
-        return self.arch.total(width, self.experts) + self.arch.cache(width, self.experts, self.kv_tokens)
-
-    def loss(self, width: float) -> float:
-        """Of the model of that width, trained with all the compute."""
-        return float(self.law.loss(self.arch.active(width, self.experts), self.tokens(width), self.experts))
-
-    def slope(self, log_width: float) -> float:
-        """d loss / d ln d, to fourth order."""
-        one, two = (
-            self.loss(math.exp(log_width + k * _STEP)) - self.loss(math.exp(log_width - k * _STEP))
-            for k in (1, 2)
-        )
-        return (8 * one - two) / (12 * _STEP)
-
-    def optimum(self, largest: float) -> float:
-        """The width of least loss, up to `largest`: Brent's search, refined as the root of the slope.
-
-        Values of the loss alone determine ln d to half of a float's digits.
-        """
-        low, high = math.log(self.arch.step), math.log(largest)
-        rough = minimize_scalar(
-            lambda x: self.loss(math.exp(x)), bounds=(low, high), method="bounded", options={"xatol": 1e-8}
-        ).x
-        found = [math.exp(rough), math.exp(low), largest]
-        left, right = rough - 4 * _STEP, rough + 4 * _STEP
-        within = left - 2 * _STEP > low and right + 2 * _STEP < high
-        if within and self.slope(left) < 0 < self.slope(right):
-            found[0] = math.exp(brentq(self.slope, left, right, xtol=1e-13))
-        return min(found, key=self.loss)
-
-
-def _largest(fits: Callable[[float], float], smallest: float) -> float:
-    """The largest width with `fits(width) >= 0`, where `fits` falls with the width and serves `smallest`."""
-    high = 2 * smallest
-    while fits(high) > 0:
-        high *= 2
-        if high > 1e9:
-            return high
-    return brentq(fits, smallest, high, xtol=1e-9, rtol=1e-14)
 
 
 def _check(
@@ -191,23 +121,28 @@ def _check(
     check_range("inference_tokens", inference_tokens, 0)
 
 
-def _check_compute(problem: _Problem) -> None:
-    """Refuse a budget of compute that cannot train the smallest model."""
-    arch, smallest = problem.arch, problem.arch.step
-    served = arch.inference_flops(smallest, problem.experts) * problem.inference_tokens
-    if served >= problem.flops:
-        raise InputError(
-            f"inference_tokens {problem.inference_tokens:.3g} use up the budget of {problem.flops:.3g} FLOPs "
-            f"even with the smallest model (width {smallest}), which needs {served:.3g}; give more flops or "
-            "fewer tokens"
-        )
-    active = arch.active(smallest, problem.experts)
-    if problem.tokens(smallest) < active:
-        needed = arch.train_flops(smallest, problem.experts) * active + served
-        raise InputError(
-            f"flops {problem.flops:.3g} are too few for the smallest model (width {smallest}, "
-            f"{short(active)} active): less than a token per parameter; give at least {needed:.2g}"
-        )
+def check_experts(experts: Iterable[float]) -> list[int]:
+    """Numbers of experts, each once and rising.
+
+    Raises:
+        InputError: no sequence, an empty one, or one of what is no whole number of at least 1.
+    """
+    try:
+        counts = set(experts)
+    except TypeError:
+        raise InputError(f"experts is {experts!r}; give a sequence of numbers, such as (1, 8)") from None
+    if not counts:
+        raise InputError("experts is empty; give numbers of experts, such as (1, 8)")
+    for count in counts:
+        if check_range("experts", count, 1) != int(count):
+            raise InputError(f"experts is {count!r}; it must be a whole number")
+    return sorted(map(int, counts))
+
+
+def check_law(law: object) -> None:
+    """Refuse what predicts no loss."""
+    if not isinstance(law, Law) or isinstance(law, type):
+        raise InputError(f"law is {law!r}; give one with `loss` and `ranges`, such as JointMoELaw()")
 
 
 def plan(
@@ -217,7 +152,7 @@ def plan(
     kv_tokens: float = 0,
     bytes_per_param: float = 2,
     inference_tokens: float = 0,
-    experts: Sequence[float] = EXPERTS,
+    experts: Iterable[float] = EXPERTS,
     law: Law = PAPER,
     arch: Architecture = SWITCH,
     discrete: bool = False,
@@ -237,42 +172,42 @@ def plan(
 
     Raises:
         InputError: a number out of range; memory below the smallest model; a budget that its inference uses
-            up or that is too small to train the smallest model.
+            up, that is too small to train the smallest model or too large to be searched; a law whose loss
+            does not fall with active parameters and with tokens.
     """
     _check(flops, memory_bytes, kv_tokens, bytes_per_param, inference_tokens)
     check_flag("discrete", discrete)
-    if not len(experts):
-        raise InputError("experts is empty; give numbers of experts, such as (1, 8)")
-    for count in experts:
-        check_range("experts", count, 1)
+    check_law(law)
+    if not isinstance(arch, Architecture) or isinstance(arch, type):
+        raise InputError(f"arch is {arch!r}; give one with the methods of Architecture, such as SwitchArch()")
+    # Plain floats, whatever numbers were given: plans are written as JSON.
+    flops, memory_bytes, kv_tokens, inference_tokens = map(
+        float, (flops, memory_bytes, kv_tokens, inference_tokens)
+    )
     elements = memory_bytes / bytes_per_param
     rows, skipped = [], {}
-    for count in sorted(set(experts)):
-        problem = _Problem(flops, elements, kv_tokens, inference_tokens, count, law, arch)
-        _check_compute(problem)
-        if problem.size(arch.step) > elements:
-            skipped[count] = (
-                f"the smallest model (width {arch.step}) takes "
-                f"{short(problem.size(arch.step) * bytes_per_param)} bytes"
-            )
+    for count in check_experts(experts):
+        problem = Problem(flops, elements, kv_tokens, inference_tokens, count, law, arch)
+        by_compute = problem.largest_by_compute()
+        problem.check_law(by_compute)
+        smallest = problem.size(arch.step)
+        if smallest > elements:
+            taken = short_bytes(smallest * bytes_per_param)
+            skipped[count] = f"the smallest model (width {arch.step}) takes {taken}"
             continue
-        rows.append(_candidate(problem, bytes_per_param, discrete))
+        rows.append(_candidate(problem, by_compute, bytes_per_param, discrete))
     if not rows:
         raise InputError(
-            f"memory_bytes {memory_bytes:.3g} hold no model: with {min(skipped):g} expert(s) "
-            f"{skipped[min(skipped)]}; give more memory, fewer kv_tokens or fewer bytes_per_param"
+            f"{short_bytes(memory_bytes)} of memory hold no model: with {min(skipped)} expert(s) "
+            f"{skipped[min(skipped)]}; give more memory, a smaller cache or fewer bytes a parameter"
         )
     return Plan(tuple(rows), skipped, flops, memory_bytes, kv_tokens, inference_tokens)
 
 
-def _candidate(problem: _Problem, bytes_per_param: float, discrete: bool) -> Candidate:
+def _candidate(problem: Problem, by_compute: float, bytes_per_param: float, discrete: bool) -> Candidate:
     """The best width of one problem."""
     arch, count = problem.arch, problem.experts
-    # No further than one token: the loss is defined there, and the optimum is far from it.
-    by_compute = _largest(lambda width: problem.tokens(width) - 1, arch.step)
-    by_memory = math.inf
-    if math.isfinite(problem.elements):
-        by_memory = _largest(lambda width: problem.elements - problem.size(width), arch.step)
+    by_memory = problem.largest_by_memory()
     largest = min(by_compute, by_memory)
     width = problem.optimum(largest)
     limit = "memory" if by_memory < by_compute and width > largest * (1 - 1e-9) else "compute"
@@ -280,12 +215,12 @@ def _candidate(problem: _Problem, bytes_per_param: float, discrete: bool) -> Can
         below = max(arch.step, math.floor(width / arch.step * (1 + 1e-12)) * arch.step)
         grid = [below, below + arch.step] if below + arch.step <= largest else [below]
         width = min(grid, key=problem.loss)
-    n_active, n_total = arch.active(width, count), arch.total(width, count)
+    n_active, n_total = float(arch.active(width, count)), float(arch.total(width, count))
     tokens = problem.tokens(width)
     ranges = problem.law.ranges
     return Candidate(
         experts=count,
-        width=width,
+        width=float(width),
         n_active=n_active,
         n_total=n_total,
         tokens=tokens,
@@ -293,6 +228,6 @@ def _candidate(problem: _Problem, bytes_per_param: float, discrete: bool) -> Can
         loss=problem.loss(width),
         memory_bytes=problem.size(width) * bytes_per_param,
         limit=limit,
-        most_active=math.inf if by_memory == math.inf else arch.active(by_memory, count),
+        most_active=math.inf if by_memory == math.inf else float(arch.active(by_memory, count)),
         warnings=() if ranges is None else tuple(ranges.left(n_active, tokens, count, n_total)),
     )

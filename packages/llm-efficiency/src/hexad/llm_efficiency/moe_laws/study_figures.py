@@ -7,7 +7,7 @@ import polars as pl
 
 from hexad.core.plots import COLOURS, new_figure
 from hexad.core.studies import Results
-from hexad.llm_efficiency.moe_laws.planning import short
+from hexad.llm_efficiency.moe_laws.quantities import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
