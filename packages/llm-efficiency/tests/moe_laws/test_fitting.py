@@ -17,6 +17,7 @@ from hexad.llm_efficiency.moe_laws import (
     fit,
     read_runs,
 )
+from hexad.llm_efficiency.moe_laws.fit_checks import fit_warnings
 from hexad.llm_efficiency.moe_laws.objective import COEFFICIENTS, Objective, from_vector, to_vector
 from hexad.llm_efficiency.moe_laws.published import TRAINING_GRID
 from hexad.llm_efficiency.moe_laws.runs import choose_holdout
@@ -154,6 +155,37 @@ def test_seeds_reproduce_and_bootstrap_gives_intervals(make_runs):
     assert len(first.draws) == 8
 
 
+def test_doubtful_fits_warn(make_runs):
+    runs = make_runs(0.002)
+    alone = fit(runs, n_starts=1, bootstrap=2, holdout=None).warnings
+    assert any("only 1 of 1 start(s) reached this fit" in line for line in alone)
+    assert any("2 bootstrap samples are too few" in line for line in alone)
+    three = fit(make_runs(0.002, experts=(1, 2, 8)), n_starts=4, holdout=None).warnings
+    assert any(line.endswith("trust this law at 1, 2, 8 experts, not at others") for line in three)
+    # Losses that do not depend on E say nothing of e_start and e_max.
+    flat = Runs(runs.n_active, runs.tokens, runs.experts, make_runs(experts=(1,) * 4).loss)
+    found = fit(flat, n_starts=2, holdout=None)
+    assert all("at the end of what is searched" in line or "1 of 2" in line for line in found.warnings)
+
+
+def test_a_sound_fit_does_not_warn(make_runs):
+    found = fit(make_runs(), n_starts=16, holdout=None)
+    assert found.starts > 1
+    assert found.warnings == ()
+
+
+def test_coefficients_at_the_end_of_their_search_are_named(make_runs):
+    runs = make_runs()
+    held = {"a": 1.0, "e_start": 1.0}
+    best = to_vector(PAPER | {"e_start": 100.0, "e_max": 110.0})
+    assert [line[:30] for line in fit_warnings(runs, "joint", {}, best, 2, 2, 0)] == [
+        "e_start is 100, at the end of ",
+        "e_max is 110, at the end of wh",
+    ]
+    assert fit_warnings(runs, "joint", held | {"e_max": 2.0}, best, 2, 2, 0) == ()
+    assert fit_warnings(runs, "joint", {}, to_vector(PAPER), 2, 2, 40) == ()
+
+
 def test_weights_and_selection(make_runs):
     runs = make_runs(0.01, seed=3)
     plain = fit(runs, n_starts=2, holdout=None).law
@@ -197,6 +229,7 @@ def test_tables_of_several_kinds_are_taken(make_runs, tmp_path):
         ("longest:2", [0, 4]),
         ("largest:1", [2]),
         ("lowest:40%", [3, 4]),
+        ("lowest:37.5%", [3, 4]),
         (None, []),
         ("none", []),
         (np.array([True, False, False, False, False]), [0]),
@@ -217,15 +250,20 @@ def _row(**change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"loss": 0}, "loss of run 1 is 0"),
-        ({"loss": -1}, "loss of run 1"),
-        ({"loss": math.nan}, "loss of run 1 is nan"),
-        ({"loss": math.inf}, "loss of run 1 is inf"),
-        ({"loss": "three"}, "loss.*numbers"),
-        ({"n_active": 0}, "n_active of run 1"),
-        ({"tokens": -5}, "tokens of run 1"),
-        ({"experts": 0}, "experts of run 1"),
-        ({"experts": None}, "experts"),
+        ({"loss": 0}, r"loss of run 2 \(the first is 1\) is 0; it must be positive and at most 100 nats"),
+        ({"loss": -1}, "loss of run 2 .* is -1"),
+        ({"loss": 1e5}, "loss of run 2 .* is 100000"),
+        ({"loss": math.nan}, "loss of run 2 .* is missing"),
+        ({"loss": math.inf}, "loss of run 2 .* is inf"),
+        ({"loss": "three"}, "loss of run 2 .* is 'three'"),
+        ({"n_active": 0}, "n_active of run 2 .* is 0"),
+        ({"n_active": 79}, "n_active of run 2 .* is 79; it must be a count of at least 1000, such as 79e6"),
+        ({"n_active": "80M"}, "n_active of run 2 .* is '80M'; it must be a count"),
+        ({"tokens": -5}, "tokens of run 2"),
+        ({"tokens": 2}, "tokens of run 2 .* is 2; it must be a count of at least 1000"),
+        ({"experts": 0}, "experts of run 2"),
+        ({"experts": 2.5}, "experts of run 2 .* is 2.5; it must be a whole number"),
+        ({"experts": None}, "experts of run 2 .* is missing"),
     ],
 )
 def test_runs_that_cannot_be(change, words):
@@ -242,6 +280,67 @@ def test_missing_and_uneven_columns():
         Runs.of(_row() | {"loss": [3.0]})
     with pytest.raises(InputError, match="lack the columns"):
         Runs.of([1, 2, 3])
+    with pytest.raises(InputError, match="the table has columns but no rows"):
+        Runs.of({name: [] for name in columns} | {"loss": []})
+    with pytest.raises(InputError, match=r"the runs are a path, 'runs\.csv'; give read_runs\('runs\.csv'\)"):
+        fit("runs.csv")
+
+
+GOOD = "8e7,1e9,1,3.5\n8e7,2e9,8,3.25\n"
+HEADER = "n_active,tokens,experts,loss\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", HEADER + GOOD),
+        ("a.CSV", "\ufeff" + HEADER + GOOD),
+        ("a.csv", "# trained in May, on FineWeb\n" + HEADER + "# small\n" + GOOD),
+        ("a.csv", (HEADER + GOOD).replace(",", ";")),
+        ("a.csv", (HEADER + GOOD).replace(",", "\t")),
+        ("a.tsv", (HEADER + GOOD).replace(",", ", ")),
+        ("a.csv", (HEADER + GOOD).replace("\n", "\r\n\r\n")),
+        ("a.csv", "name," + HEADER + GOOD.replace("8e7,", '"small, Ω",80000000,')),
+    ],
+)
+def test_text_tables_are_read_as_people_write_them(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text.encode())
+    found = read_runs(tmp_path / name)
+    assert found.n_active.tolist() == [8e7, 8e7]
+    assert found.tokens.tolist() == [1e9, 2e9]
+    assert found.experts.tolist() == [1, 8]
+    assert found.loss.tolist() == [3.5, 3.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"", "the file is empty; its first line must name the columns: n_active"),
+        ("a.csv", HEADER.encode(), "the table has columns but no rows"),
+        ("a.csv", (HEADER + GOOD.replace("3.25", "")).encode(), "loss of run 2 .* is missing"),
+        ("a.csv", (HEADER + GOOD.replace("3.25", '""')).encode(), "loss of run 2 .* is missing"),
+        ("a.csv", (HEADER + GOOD.replace("3.25", "NA")).encode(), "loss of run 2 .* is 'NA'"),
+        (
+            "a.csv",
+            (HEADER + GOOD.replace("2e9", '"1,000,000"')).encode(),
+            "tokens of run 2 .* is '1,000,000'",
+        ),
+        ("a.csv", (HEADER + GOOD).replace(",", ";").replace(".", ",").encode(), "loss of run 1 .* is '3,5'"),
+        ("a.csv", (HEADER + GOOD).replace("3.5", "3,5").encode(), "the row '8e7,1e9,1,3,5' has more cells"),
+        ("a.csv", (HEADER + GOOD).encode("utf-16"), "no text in UTF-8"),
+        ("a.csv", (HEADER + GOOD).encode("utf-16-le"), "no text in UTF-8"),
+        ("a.json", b'[{"n_active": 1}]', r"give a \.csv, \.tsv or \.parquet file"),
+        ("a.parquet", b"PAR", "cannot be read as a table"),
+    ],
+)
+def test_files_that_hold_no_runs(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words) as caught:
+        read_runs(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_too_few_runs_and_single_experts_are_refused_and_chinchilla_offered(make_runs):
@@ -260,6 +359,15 @@ def test_too_few_runs_and_single_experts_are_refused_and_chinchilla_offered(make
         fit(many, holdout=None)
     with pytest.raises(InputError, match=r"1, 2, 8, 32 experts.*joint"):
         fit(runs, "chinchilla", holdout=None)
+    two = make_runs(experts=(1, 2, 8))
+    two = two[two.experts < 8]
+    with pytest.raises(InputError, match=r"have 1, 2 experts, and two numbers.*chinchilla law"):
+        fit(two, holdout=None)
+    with pytest.raises(InputError, match=r"have 1, 2 experts"):
+        fit(two, holdout=None, fixed={"e_start": 1})
+    assert fit(two, holdout=None, n_starts=1, fixed={"e_start": 1, "e_max": math.inf}).rmse_train < 0.1
+    with pytest.raises(InputError, match=r"1e\+09 to 2e\+10 tokens, and a Clark law holds for one number"):
+        fit(runs, "clark", holdout=None)
     with pytest.raises(InputError, match=r"2 value\(s\) of tokens"):
         fit(runs, holdout=runs.tokens == runs.tokens.max())
     with pytest.raises(InputError, match="keeps none"):
@@ -277,6 +385,9 @@ def test_too_few_runs_and_single_experts_are_refused_and_chinchilla_offered(make
         ({"holdout": "worst:3"}, "holdout"),
         ({"holdout": "lowest:many"}, "holdout"),
         ({"holdout": np.zeros(3)}, "holdout"),
+        ({"holdout": "lowest:2.5"}, "holdout"),
+        ({"holdout": "lowest:101%"}, "keeps none"),
+        ({"seed": -1}, "seed is -1; it must be a whole number of at least 0"),
         ({"fixed": {"kappa": 0}}, "coefficient"),
         ({"fixed": {"c": -1}}, "c is -1"),
         ({"fixed": {"gamma": math.nan}}, "gamma"),

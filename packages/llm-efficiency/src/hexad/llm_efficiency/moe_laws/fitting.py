@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_count, check_range
 from hexad.llm_efficiency.moe_laws.descent import LAST_POLISH_EVALUATIONS, descend, settle
+from hexad.llm_efficiency.moe_laws.fit_checks import check_fixed, check_runs, fit_warnings
 from hexad.llm_efficiency.moe_laws.law import AnyLaw, ChinchillaLaw, ClarkLaw, JointMoELaw, LawKind
 from hexad.llm_efficiency.moe_laws.objective import (
     COEFFICIENTS,
@@ -28,7 +29,7 @@ from hexad.llm_efficiency.moe_laws.objective import (
 from hexad.llm_efficiency.moe_laws.runs import Runs, choose_holdout
 
 CONFIDENCE = 0.95
-LEAST_RUNS = 11  # the joint law's coefficients
+NEGLIGIBLE = 5e-4  # of a loss: less than another seed changes
 FORMS: dict[str, dict[str, float]] = {
     "joint": {},
     # Without dependence on E it is Chinchilla's; e_start and e_max then have no part in it.
@@ -66,10 +67,11 @@ class FitResult:
         max_error: the largest error over all runs, in nats.
         ci: a 95 % percentile interval of each fitted coefficient; empty without bootstrap.
         objective: the weighted sum (or mean) of Huber losses that was reached.
-        starts: that many starts reached it within 1 %.
+        starts: that many starts reached it within 1 %, or to 5e-4 of the losses.
         residuals: predicted less observed loss of every run, in nats.
         held_out: which runs were held out.
         draws: the laws of the bootstrap's samples.
+        warnings: reasons to doubt the fit, a line each.
     """
 
     law: AnyLaw
@@ -82,6 +84,7 @@ class FitResult:
     residuals: Float[np.ndarray, " runs"]
     held_out: Bool[np.ndarray, " runs"]
     draws: list[AnyLaw] = field(default_factory=list, repr=False)
+    warnings: tuple[str, ...] = ()
 
 
 def _rmse(errors: np.ndarray) -> float:
@@ -130,47 +133,6 @@ def _end(
     return (value, theta) if np.isfinite(value) and np.isfinite(coefficients[free]).all() else None
 
 
-def _check_fixed(fixed: Mapping[str, float]) -> None:
-    """Refuse coefficients that no law can have."""
-    for name, value in fixed.items():
-        check_choice("coefficient", name, COEFFICIENTS, "in fixed")
-        if name in ("a", "b", "c", "e_start"):
-            check_range(name, value, 0, low_open=name != "c")
-        elif name != "e_max":
-            check_range(name, value)
-    if not fixed.get("e_max", np.inf) > fixed.get("e_start", 1):
-        raise InputError(f"e_max is fixed at {fixed['e_max']!r}; it must be larger than e_start")
-
-
-def _check(runs: Runs, law: LawKind, held: Mapping[str, float], free: int) -> None:
-    """Refuse runs that cannot determine the law."""
-    if runs.distinct < max(free, LEAST_RUNS if law == "joint" else 0):
-        rest = " (or fit law='chinchilla', which has 5)" if law == "joint" else ""
-        raise InputError(
-            f"{runs.distinct} distinct runs to fit cannot determine the {free} coefficients of the {law} "
-            f"law; add runs, or hold out fewer{rest}"
-        )
-    # Through two sizes goes a power law with any c.
-    least = 2 if "c" in held else 3
-    for name, column in (("n_active", runs.n_active), ("tokens", runs.tokens)):
-        if (law != "clark" or name == "n_active") and len(np.unique(column)) < least:
-            raise InputError(
-                f"the runs to fit have {len(np.unique(column))} value(s) of {name}; its exponent beside c "
-                f"needs {least}; add runs, or hold out fewer"
-            )
-    if law != "chinchilla" and len(np.unique(runs.experts)) < 2:
-        raise InputError(
-            f"all runs have {runs.experts[0]:g} expert(s), so nothing is known of E; fit law='chinchilla', "
-            "or add runs of other numbers of experts"
-        )
-    if law == "chinchilla" and len(np.unique(runs.experts)) > 1:
-        several = ", ".join(f"{value:g}" for value in np.unique(runs.experts))
-        raise InputError(
-            f"the runs have {several} experts, and a Chinchilla law holds for one; keep the runs of one, or "
-            "fit law='joint'"
-        )
-
-
 def fit(
     runs: Any,
     law: LawKind = "joint",
@@ -207,8 +169,9 @@ def fit(
         progress: called as `progress(share, note)`.
 
     Raises:
-        InputError: bad runs; fewer distinct runs than coefficients; a joint law of a single number of experts
-            (fit Chinchilla's), or a Chinchilla law of several; an unknown option.
+        InputError: bad runs; fewer distinct runs than coefficients; a joint law of fewer than three numbers
+            of experts (fit Chinchilla's), a Chinchilla law of several, or a Clark law of several numbers of
+            tokens; an unknown option.
     """
     check_choice("law", law, FORMS)
     check_count("n_starts", n_starts)
@@ -217,13 +180,14 @@ def fit(
     check_choice("reduction", reduction, ("sum", "mean"))
     check_choice("select", select, ("train", "both"))
     check_range("huber_delta", huber_delta, 0, low_open=True)
-    _check_fixed(fixed or {})
+    check_count("seed", seed, 0)
+    check_fixed(fixed or {})
     held = {**FORMS[law], **(fixed or {})}
     free = np.array([name not in held for name in COEFFICIENTS])
     table = Runs.of(runs)
     held_out = choose_holdout(table, holdout)
     kept = table[~held_out]
-    _check(kept, law, held, int(free.sum()))
+    check_runs(kept, law, held)
     tell = progress or (lambda share, note: None)
     rows = 1 / kept.loss if weighting == "inverse-loss" else np.ones(len(kept))
     objective = Objective(kept, rows / rows.mean(), huber_delta, reduction)
@@ -249,7 +213,10 @@ def fit(
     if not ends:
         raise InputError(f"no start of {n_starts} converged; give more starts")
     _, value, best = min(ends, key=lambda end: end[0])
-    least = min(end[1] for end in ends)
+    # Half the squares of the negligible errors, for losses of so little noise that 1 % is less than that.
+    negligible = 0.5 * NEGLIGIBLE**2 * (len(kept) if reduction == "sum" else 1)
+    least = 1.01 * min(end[1] for end in ends) + negligible
+    reached = sum(end[1] <= least for end in ends)
     if polish:
         with np.errstate(all="ignore"):
             value, best = settle(objective, best, free, LAST_POLISH_EVALUATIONS)
@@ -268,10 +235,11 @@ def fit(
         max_error=float(np.abs(residuals).max()),
         ci=_intervals(law, draws, held),
         objective=value,
-        starts=sum(end[1] <= 1.01 * least for end in ends),
+        starts=reached,
         residuals=residuals,
         held_out=held_out,
         draws=[_law(law, theta, kept) for theta in draws],
+        warnings=fit_warnings(kept, law, held, best, reached, n_starts, bootstrap),
     )
 
 
