@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 pytest.importorskip("sklearn")
@@ -126,6 +127,32 @@ def test_names_of_data_frames_are_kept(data):
     table = pd.DataFrame(X, columns=["n_active", "tokens", "experts"])
     model = JointMoERegressor(n_starts=1).fit(table, y)
     assert model.feature_names_in_.tolist() == ["n_active", "tokens", "experts"]
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_columns_are_taken_by_name(data, fitted, frame):
+    X, y = data
+    table = frame({"experts": X[:, 2], "tokens": X[:, 1], "n_active": X[:, 0]})
+    model = clone(fitted).fit(table, y)
+    assert model.law_ == fitted.law_
+    assert np.array_equal(model.predict(table), fitted.predict(X))
+    assert np.array_equal(model.predict(table[["n_active", "experts", "tokens"]]), fitted.predict(X))
+
+
+@pytest.mark.parametrize("names", [["n_active", "D", "experts"], ["n_active", "tokens", "experts", "seed"]])
+def test_other_names_are_refused(data, fitted, names):
+    X, y = data
+    table = pd.DataFrame(dict.fromkeys(names, X[:, 0]))
+    wanted = f"X has the columns {', '.join(names)}; they must be n_active, tokens, experts"
+    with pytest.raises(InputError, match=wanted):
+        JointMoERegressor().fit(table, y)
+    with pytest.raises(InputError, match=wanted):
+        fitted.predict(table)
+
+
+def test_a_bad_seed_is_refused(data):
+    with pytest.raises(InputError, match="random_state is -1"):
+        JointMoERegressor(random_state=-1).fit(*data)
 
 
 def test_other_columns_are_refused(data):

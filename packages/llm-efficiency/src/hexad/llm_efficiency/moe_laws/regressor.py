@@ -1,12 +1,13 @@
 """The joint law as a scikit-learn regressor, for pipelines, searches and cross-validation."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from hexad.core.errors import InputError, MissingExtraError
+from hexad.core.validation import check_count
 from hexad.llm_efficiency.moe_laws.fitting import FitResult, fit
 from hexad.llm_efficiency.moe_laws.law import JointMoELaw
 
@@ -22,8 +23,20 @@ except ImportError:
 FEATURES = ("n_active", "tokens", "experts")
 
 
+def _by_name(X: Any) -> Any:
+    """The columns of a data frame in the order of `FEATURES`, whatever theirs; what has no names as it is."""
+    names = list(getattr(X, "columns", []))
+    if not names or not all(isinstance(name, str) for name in names):
+        return X
+    if sorted(names) != sorted(FEATURES):
+        raise InputError(f"X has the columns {', '.join(names)}; they must be {', '.join(FEATURES)}")
+    return X[list(FEATURES)]
+
+
 class JointMoERegressor(RegressorMixin, BaseEstimator):
     """`fit` of the joint law behind scikit-learn's face; X has the columns n_active, tokens and experts.
+
+    Columns of a data frame are taken by name, those of an array in this order.
 
     Args:
         n_starts: starts of the fit.
@@ -71,7 +84,10 @@ class JointMoERegressor(RegressorMixin, BaseEstimator):
             X: shape (runs, 3): active parameters, tokens, experts.
             y: shape (runs,): nats per token.
         """
-        table, losses = validate_data(self, X, y, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
+        check_count("random_state", self.random_state, 0)
+        table, losses = validate_data(
+            self, _by_name(X), y, y_numeric=True, dtype=np.float64, ensure_min_samples=2
+        )
         check_non_negative(table, type(self).__name__)
         self._check_features(table)
         runs = dict(zip(FEATURES, table.T, strict=True)) | {"loss": losses}
@@ -90,7 +106,7 @@ class JointMoERegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> Float[np.ndarray, " runs"]:
         """Nats per token of rows (active parameters, tokens, experts)."""
         check_is_fitted(self)
-        table = validate_data(self, X, dtype=np.float64, reset=False)
+        table = validate_data(self, _by_name(X), dtype=np.float64, reset=False)
         return self.law_.loss(*table.T)
 
     @staticmethod
