@@ -118,6 +118,9 @@ def test_any_model_of_timm_trains_with_slws(hexad, data, tmp_path):
         (("--epochs", "0"), "epochs is 0"),
         (("--weights", "nowhere.pth"), "nowhere.pth does not exist"),
         (("--augment", "full", "--batch-size", "7"), "mixup pairs pictures"),
+        (("--accelerator", "abacus"), "device 'abacus' cannot be used here"),
+        (("--held-out", "1"), "held_out is 1.0"),
+        (("--workers", "-1"), "--workers is -1"),
     ],
 )
 def test_bad_options_are_one_line_before_anything_is_touched(hexad, data, tmp_path, arguments, message):
@@ -126,6 +129,16 @@ def test_bad_options_are_one_line_before_anything_is_touched(hexad, data, tmp_pa
     assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(hexad, data, tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hexad.vision_robustness.shufflemamba.training.train", interrupted)
+    code, _, err = hexad("train", data, "--out", tmp_path / "run", *BRIEF)
+    assert code == 130
+    assert "the same command goes on from there" in err
 
 
 def test_a_run_inside_its_data_is_refused(hexad, data):

@@ -103,10 +103,9 @@ class VimMixer(nn.Module):
         x = torch.cat([x, x.flip(-1)], dim=1)
         weight = torch.cat([self.conv1d.weight, self.conv1d_b.weight])
         biases: list[Any] = [self.conv1d.bias, self.conv1d_b.bias]
-        x = functional.conv1d(
-            functional.pad(x, (self.d_conv - 1, 0)), weight, torch.cat(biases), groups=2 * self.d_inner
-        )
-        u = functional.silu(x)
+        # Padded on both sides and cut, which is faster than padding the left alone; causal either way.
+        x = functional.conv1d(x, weight, torch.cat(biases), padding=self.d_conv - 1, groups=2 * self.d_inner)
+        u = functional.silu(x[..., : hidden.shape[1]])
         projected = torch.stack([self.x_proj.weight, self.x_proj_b.weight]) @ u.unflatten(1, (2, -1))
         dt, B, C = projected.split([self.dt_rank, self.d_state, self.d_state], dim=2)
         delta = (torch.stack([self.dt_proj.weight, self.dt_proj_b.weight]) @ dt).flatten(1, 2)

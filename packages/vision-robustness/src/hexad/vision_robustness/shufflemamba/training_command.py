@@ -95,6 +95,7 @@ def train(
     from hexad.vision_robustness.shufflemamba.datasets import read_pictures
     from hexad.vision_robustness.shufflemamba.figures import draw_training
     from hexad.vision_robustness.shufflemamba.recipe import Recipe
+    from hexad.vision_robustness.shufflemamba.storage import device_of
     from hexad.vision_robustness.shufflemamba.training import Machine, fit
 
     recipe = Recipe(
@@ -111,6 +112,8 @@ def train(
         average=average,
         seed=seed,
     )
+    if accelerator not in ("auto", "cpu"):
+        device_of(accelerator.replace("gpu", "cuda"))
     describe = _describer(model, weights, size, recipe)
     if out.resolve().is_relative_to(data.resolve()):
         raise InputError(f"--out {out} lies in the data folder; name another")
