@@ -33,7 +33,7 @@ def test_the_examples_of_the_readme_run(tmp_path):
     table = [line.split() for line in outputs[0].splitlines()]
     assert table[: printed.count("\n")] == [line.split() for line in printed.splitlines()]
     assert "Train 16 experts" in outputs[0]
-    assert {"isoflop.png", "runs.csv", "law.json", "law-residuals.png", "mine.png"} == {
+    assert {"runs.csv", "law.json", "law-residuals.png", "mine.png"} == {
         path.name for path in tmp_path.iterdir()
     }
     subprocess.run([sys.executable, "-c", "\n".join(python)], cwd=tmp_path, check=True)
