@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 from toy import STUDY
+from typer.core import TyperGroup
 
 from hexad.core import cli, methods
 from hexad.core.errors import HexadError, InputError, MissingExtraError
@@ -299,9 +300,11 @@ def test_ctrl_c_in_a_command_is_said(hexad, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "methods", interrupted)
-    code, out, err = hexad("list")
-    assert (code, out, err) == (130, "", "interrupted\n")
+    for owner, name in ((cli, "methods"), (TyperGroup, "parse_args"), (cli, "app")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, interrupted)
+            code, out, err = hexad("list")
+        assert (code, out, err) == (130, "", "interrupted\n"), name
 
 
 def test_a_width_of_zero_is_an_unknown_one():

@@ -6,7 +6,8 @@ Starting up imports no numerical library; a domain's commands are imported when 
 import errno
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from importlib.metadata import distribution, entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,6 +70,15 @@ class DomainGroup(TyperGroup):
         return None if method is None else LazyGroup(method.name, method.title, method.load_commands)
 
 
+@contextmanager
+def _interruptible() -> Generator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        stderr.print("interrupted")
+        raise typer.Exit(130) from None
+
+
 class RootGroup(TyperGroup):
     """Hexad's own commands, then those that installed packages bring."""
 
@@ -91,13 +101,15 @@ class RootGroup(TyperGroup):
         members = domains().get(cmd_name)
         return DomainGroup(cmd_name, members) if members else None
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the arguments; say so where Ctrl-C ends it, which Typer leaves out."""
+        with _interruptible():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; say so where Ctrl-C ends it, which Typer leaves out."""
-        try:
+        """Run the command; say so where Ctrl-C ends it."""
+        with _interruptible():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            stderr.print("interrupted")
-            raise typer.Exit(130) from None
 
 
 app = typer.Typer(
@@ -393,6 +405,9 @@ def main() -> None:
     """Run the command line; errors that are the user's to mend are one line, exit code 2."""
     try:
         app()
+    except KeyboardInterrupt:  # before Typer runs, or while it ends
+        stderr.print("interrupted")
+        raise SystemExit(130) from None
     except HexadError as error:
         if os.environ.get("HEXAD_DEBUG"):
             raise
