@@ -123,11 +123,12 @@ def test_a_reconstructions_map_is_one_minus_cosine_at_the_same_position_in_every
         for query, template in zip(matching.queries, matching.templates, strict=True)
     ]
     torch.testing.assert_close(matching.base, torch.stack(costs).mean(0), atol=1e-6, rtol=0)
-    ((_, maps),) = filtered(tiny.reconstruction).volumes(matching)
+    model = filtered(tiny.reconstruction)
+    _, maps = model.inputs(next(model.kept(matching)), matching.base)
     assert torch.equal(maps[:, 0], maps[:, 1])
-    ((_, maps),) = filtered(tiny.templates).volumes(
-        tiny.templates.match(matching.queries, torch.zeros(2, dtype=torch.long))
-    )
+    model = filtered(tiny.templates)
+    matching = tiny.templates.match(matching.queries, torch.zeros(2, dtype=torch.long))
+    _, maps = model.inputs(next(model.kept(matching)), matching.base)
     assert not torch.equal(maps[:, 0], maps[:, 1])
 
 

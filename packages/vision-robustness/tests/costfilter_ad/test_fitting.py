@@ -9,6 +9,7 @@ import torch
 from hexad.core.errors import InputError
 from hexad.vision_robustness.costfilter_ad.filter import CostFilter, FilterConfig, Mixture, mix
 from hexad.vision_robustness.costfilter_ad.fitting import FitConfig, Plateau, choose_base, fit
+from hexad.vision_robustness.costfilter_ad.matched import MatchedSamples
 from hexad.vision_robustness.costfilter_ad.metrics import average_precision
 from hexad.vision_robustness.costfilter_ad.samples import SampleBank, make_samples
 from hexad.vision_robustness.costfilter_ad.synthetic import SyntheticAnomaly
@@ -73,6 +74,24 @@ def test_training_lowers_the_loss_chooses_by_validation_and_leaves_the_detector(
     assert average_precision(maps.numpy()[:, ::2, ::2], masks) == pytest.approx(best.ap, abs=1e-6)
     alone = average_precision(model.base(features, classes).numpy()[:, ::2, ::2], masks)
     assert best.ap >= max(alone, best.ap_filter) - 1e-9
+
+
+@pytest.mark.parametrize("name", ["templates", "reconstruction"])
+def test_kept_costs_are_those_of_the_network(tiny, banks, name):
+    detector, (training, _) = getattr(tiny, name), banks
+    model = model_of(detector)
+    assert MatchedSamples.suits(model, training)
+    assert not MatchedSamples.suits(CostFilter(detector, FilterConfig(size=16, width=8)), training)
+    features, mask, number, costs, base = MatchedSamples(model, training)[5]
+    matching = detector.match([layer[None] for layer in features], torch.tensor([number]))
+    (expected,) = model.kept(matching)
+    for found, grid in zip(costs, expected, strict=True):
+        torch.testing.assert_close(found, grid[0], atol=1e-3, rtol=0)
+    assert np.array_equal(mask.numpy(), training.masks[5])
+    if matching.base is None:
+        assert base.numel() == 0
+    else:
+        torch.testing.assert_close(base, matching.base[0], atol=1e-6, rtol=0)
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(tiny, banks, tmp_path):

@@ -19,7 +19,7 @@ from hexad.core.validation import check_choice, check_count, check_flag, check_r
 from hexad.vision_robustness.costfilter_ad.detectors import Detector, Grids, Matching
 from hexad.vision_robustness.costfilter_ad.features import check_images
 from hexad.vision_robustness.costfilter_ad.losses import to_image
-from hexad.vision_robustness.costfilter_ad.matching import MAX_BYTES, ORDERS, Order, cost_volume
+from hexad.vision_robustness.costfilter_ad.matching import MAX_BYTES, ORDERS, Order, kept_costs, stack_costs
 from hexad.vision_robustness.costfilter_ad.network import CostFilterNet, NetworkConfig
 
 
@@ -140,42 +140,34 @@ class CostFilter:
             )
         ).eval()
 
-    def volumes(self, matching: Matching) -> Iterator[tuple[Tensor, Tensor]]:
-        """The cost volume and the guiding maps of each run of the network."""
+    def kept(self, matching: Matching) -> Iterator[list[Tensor]]:
+        """The kept costs of each run of the network: of all templates at once, or of one after the other."""
         runs = [matching.templates]
         if self.config.order == "position":
-            count = min(layer.shape[1] if layer.ndim == 5 else 1 for layer in matching.templates)
             runs = [
                 [layer[:, n : n + 1] if layer.ndim == 5 else layer for layer in matching.templates]
-                for n in range(max(count, 1))
+                for n in range(max(1, min(layer.shape[1] for layer in matching.templates)))
             ]
+        k = self.network.config.match_dim
         for templates in runs:
-            found = cost_volume(
-                matching.queries,
-                templates,
-                self.network.config.match_dim,
-                self.config.order,
-                self.config.size,
-                self.config.max_bytes,
-            )
-            maps = found.minima
-            if matching.base is not None:
-                size = self.config.size
-                maps = to_image(matching.base[:, None], (size, size)).expand_as(maps)
-            yield found.volume, maps
+            yield kept_costs(matching.queries, templates, k, self.config.order, self.config.max_bytes)
 
-    def logits(self, matching: Matching, network: Any = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """What the network says of each run: logits of places, and of product classes."""
-        for volume, maps in self.volumes(matching):
-            yield (network or self.network)(volume, matching.queries, maps)
+    def inputs(self, kept: list[Tensor], base: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The cost volume, and the maps that guide: minima a layer, or the detector's own in each channel."""
+        found, size = stack_costs(kept, self.config.order, self.config.size), self.config.size
+        if base is None:
+            return found.volume, found.minima
+        return found.volume, to_image(base[:, None], (size, size)).expand_as(found.minima)
 
     @torch.no_grad()
     def filtered(self, features: Grids, classes: Int[Tensor, " batch"]) -> Float[Tensor, "batch side side"]:
         """The network's probability of an anomaly at each pixel, the mean over templates."""
         self.network.eval()
-        side = self.detector.image_size
+        side, matching = self.detector.image_size, self.detector.match(features, classes)
         total, runs = torch.zeros(()), 0
-        for logits, _ in self.logits(self.detector.match(features, classes)):
+        for kept in self.kept(matching):
+            volume, maps = self.inputs(kept, matching.base)
+            logits, _ = self.network(volume, matching.queries, maps)
             total = total + to_image(logits.softmax(1)[:, 1:], (side, side))[:, 0]
             runs += 1
         return total / runs
@@ -236,8 +228,8 @@ def base_map(
     matching = detector.match(features, classes)
     side = detector.image_size
     if matching.base is None:
-        found = cost_volume(matching.queries, matching.templates, 1, "rank", 16, max_bytes)
-        layers = [to_image(grid[:, None], (side, side)) for grid in found.nearest]
+        nearest = kept_costs(matching.queries, matching.templates, 1, "rank", max_bytes)
+        layers = [to_image(grid, (side, side)) for grid in nearest]
         maps = torch.stack(layers).mean(0)
     else:
         maps = to_image(matching.base[:, None], (side, side))

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import Dataset
 
 from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.files import atomic_path, write_json
@@ -23,6 +24,7 @@ from hexad.core.validation import check_count, check_range
 from hexad.vision_robustness.costfilter_ad.detectors import Detector
 from hexad.vision_robustness.costfilter_ad.filter import CostFilter, Mixture, base_map, mix, smooth
 from hexad.vision_robustness.costfilter_ad.losses import LossWeights, filter_loss
+from hexad.vision_robustness.costfilter_ad.matched import MatchedSamples
 from hexad.vision_robustness.costfilter_ad.metrics import EXTRA, average_precision, best_f1
 from hexad.vision_robustness.costfilter_ad.samples import BATCH, SampleBank
 
@@ -181,6 +183,9 @@ def fit(
     described = json.loads(json.dumps(described))
     parts = _parts_so_far(folder, described, config.steps)
     base = _maps(validation, model.base)
+    dataset: Dataset = samples
+    if len(parts) < config.parts and MatchedSamples.suits(model, samples):
+        dataset = MatchedSamples(model, samples)
     ends = [round((n + 1) * config.steps / config.parts) for n in range(config.parts)]
     for end in ends[len(parts) :]:
         before = parts[-1].step if parts else 0
@@ -191,7 +196,7 @@ def fit(
             network,
             optimizer,
             _loss_of(model, config.weights, plateau),
-            samples,
+            dataset,
             TrainingConfig(
                 steps=end, batch_size=config.batch_size, seed=config.seed, checkpoint_every=100,
                 accelerator=config.accelerator,
@@ -221,11 +226,17 @@ def _loss_of(model: CostFilter, weights: LossWeights, plateau: Plateau) -> Calla
     """The loss of a batch, the mean over the runs that its templates make."""
 
     def loss(network: nn.Module, batch: Any) -> Tensor:
-        features, mask, classes = batch
-        values = [
-            filter_loss(logits, named, mask, classes, weights)
-            for logits, named in model.logits(model.detector.match(features, classes), network)
-        ]
+        features, mask, classes, *matched = batch
+        if matched:
+            kept, base = matched
+            runs, base = [kept], base if base.numel() else None
+        else:
+            matching = model.detector.match(features, classes)
+            runs, base = model.kept(matching), matching.base
+        values = []
+        for kept in runs:
+            volume, maps = model.inputs(kept, base)
+            values.append(filter_loss(*network(volume, features, maps), mask, classes, weights))
         value = torch.stack(values).mean()
         plateau.observe(float(value.detach()))
         return value

@@ -129,6 +129,53 @@ def _costs(query: Tensor, template: Tensor) -> Tensor:
     return torch.matmul(query, template.transpose(-1, -2)).neg_().add_(1).clamp_(0, 2)
 
 
+def kept_costs(
+    queries: Sequence[Float[Tensor, "batch channels height width"]],
+    templates: Sequence[Tensor],
+    k: int | None = None,
+    order: Order = "position",
+    max_bytes: int = MAX_BYTES,
+) -> list[Float[Tensor, "batch k height width"]]:
+    """The kept matching costs of each layer, on its own grid.
+
+    Args:
+        queries: feature grids, one a layer.
+        templates: for each layer either feature grids `(batch or 1, templates, channels, height, width)` of
+            the query's height and width, or a bank of patches `(m, channels)` that have no place.
+        k: how many costs to keep a position; default all. Layers must have as many positions in common.
+        order: see `smallest_costs`; a bank of patches has no positions, so it needs "rank".
+        max_bytes: see `smallest_costs`.
+
+    Raises:
+        InputError: no layers or templates, unlike grids, too large a k, or features that are not finite.
+    """
+    if not queries or len(queries) != len(templates):
+        raise InputError(
+            f"there are {len(queries)} layers of the query and {len(templates)} of templates; give as many, "
+            "at least one"
+        )
+    kept = []
+    for layer, (query, template) in enumerate(zip(queries, templates, strict=True)):
+        bank = _as_patches(query, template, layer, order)
+        if k is None:
+            k = bank.shape[-2]
+        rows = query.flatten(2).transpose(1, 2)
+        try:
+            costs = smallest_costs(rows, bank, k, order, max_bytes)
+        except InputError as error:
+            raise InputError(f"layer {layer}: {error}") from None
+        kept.append(costs.transpose(1, 2).unflatten(2, query.shape[2:]))
+    return kept
+
+
+def stack_costs(kept: Sequence[Float[Tensor, "batch k height width"]], order: Order, size: int) -> CostVolume:
+    """The volume of `kept_costs`: scaled bilinearly with aligned corners, as the authors do, and stacked."""
+    check_count("size", size)
+    nearest = [grid.amin(1) if order == "position" else grid[:, 0] for grid in kept]
+    volume = torch.stack([_scaled(grid, size) for grid in kept], 2)
+    return CostVolume(volume, torch.cat([_scaled(grid[:, None], size) for grid in nearest], 1), nearest)
+
+
 def cost_volume(
     queries: Sequence[Float[Tensor, "batch channels height width"]],
     templates: Sequence[Tensor],
@@ -139,45 +186,10 @@ def cost_volume(
 ) -> CostVolume:
     """The matching cost volume of a batch of images against templates.
 
-    The result takes 4 * batch * k * depth * size² bytes. Maps are scaled bilinearly with aligned corners, as
-    the authors' code does.
-
-    Args:
-        queries: feature grids, one a layer.
-        templates: for each layer either feature grids `(batch or 1, templates, channels, height, width)` of
-            the query's height and width, or a bank of patches `(m, channels)` that have no place.
-        k: how many costs to keep a position; default all. Layers must have as many positions in common.
-        order: see `smallest_costs`; a bank of patches has no positions, so it needs "rank".
-        size: height and width of the volume.
-        max_bytes: see `smallest_costs`.
-
-    Raises:
-        InputError: no layers or templates, unlike grids, too large a k, or features that are not finite.
+    The result takes 4 * batch * k * depth * size² bytes. Arguments and errors are those of `kept_costs`;
+    `size` is the height and width of the volume.
     """
-    check_count("size", size)
-    if not queries or len(queries) != len(templates):
-        raise InputError(
-            f"there are {len(queries)} layers of the query and {len(templates)} of templates; give as many, "
-            "at least one"
-        )
-    volumes, minima, nearest = [], [], []
-    wanted = k
-    for layer, (query, template) in enumerate(zip(queries, templates, strict=True)):
-        bank = _as_patches(query, template, layer, order)
-        if wanted is None:
-            wanted = bank.shape[-2]
-        height, width = query.shape[2:]
-        rows = query.flatten(2).transpose(1, 2)
-        try:
-            costs = smallest_costs(rows, bank, wanted, order, max_bytes)
-        except InputError as error:
-            raise InputError(f"layer {layer}: {error}") from None
-        grid = costs.transpose(1, 2).unflatten(2, (height, width))
-        least = grid.amin(1) if order == "position" else grid[:, 0]
-        volumes.append(_scaled(grid, size))
-        minima.append(_scaled(least[:, None], size)[:, 0])
-        nearest.append(least)
-    return CostVolume(torch.stack(volumes, 2), torch.stack(minima, 1), nearest)
+    return stack_costs(kept_costs(queries, templates, k, order, max_bytes), order, size)
 
 
 def _as_patches(query: Tensor, template: Tensor, layer: int, order: Order) -> Tensor:

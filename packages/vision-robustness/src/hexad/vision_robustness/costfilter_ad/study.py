@@ -239,10 +239,10 @@ STUDY = Study(
     ),
     claims=CLAIMS,
     presets={
-        "tiny": Preset(Config(("brick",), 8, 4, 3, 3, steps=4, batch_size=4, parts=2), seeds=1),
-        "quick": Preset(Config(("brick",), 64, 24, 12, 12, steps=60, batch_size=4, parts=2), seeds=1),
+        "tiny": Preset(Config(("brick",), 8, 4, 3, 3, steps=2, batch_size=4, parts=1), seeds=1),
+        "quick": Preset(Config(("brick",), 48, 16, 9, 9, steps=40, batch_size=4, parts=2), seeds=1),
         "full": Preset(
-            Config(("brick", "grass", "gravel"), 64, 24, 20, 30, steps=200, batch_size=4, parts=4), seeds=3
+            Config(("brick", "grass", "gravel"), 64, 24, 20, 30, steps=160, batch_size=4, parts=4), seeds=3
         ),
     },
     figures=(

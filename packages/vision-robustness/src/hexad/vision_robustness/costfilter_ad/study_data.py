@@ -188,6 +188,7 @@ def deface(
         return (image * (1 - alpha[..., None]) + (alpha * pasted)[..., None]).astype(np.float32), alpha > 0.5
     if kind == "scratch":
         points = generator.uniform(20, side - 20, 2) + np.cumsum(generator.uniform(-35, 35, (4, 2)), axis=0)
+        points = points.clip(5, side - 5)
         canvas = Image.new("L", (4 * side, 4 * side))
         width = int(generator.integers(8, 17))
         ImageDraw.Draw(canvas).line([tuple(4 * point) for point in points], 255, width, "curve")

@@ -1,0 +1,82 @@
+"""The study at its tiny preset, from the command line, and the defects that it is measured on."""
+
+import contextlib
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from hexad.core.cli import main
+from hexad.vision_robustness.costfilter_ad.study_data import Config, cut_coins, deface, prepare
+from hexad.vision_robustness.costfilter_ad.textures import packaged
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory):
+    """What `hexad prove costfilter-ad --preset tiny --json` prints."""
+    out = tmp_path_factory.mktemp("results")
+    arguments = ["prove", "costfilter-ad", "--preset", "tiny", "--json", "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(sys, "argv", ["hexad", *arguments])
+        with contextlib.suppress(SystemExit):
+            main()
+    return json.loads(printed.getvalue()), out
+
+
+def test_the_tiny_study_measures_every_arm_and_judges_nothing(proof):
+    page = proof[0]["pages"][0]
+    assert not page["errors"]
+    assert {item["verdict"] for item in page["judgements"]} == {"not measured"}
+    import polars as pl
+
+    records = pl.concat([pl.read_parquet(path) for path in proof[1].rglob("*.parquet")])
+    assert len(records) == 6 * (1 + 2 * 5)
+    values = records.filter(pl.col("metric") != "lam")["value"]
+    assert 0 <= values.min() <= values.max() <= 1
+    lam = {row["arm"]: row["value"] for row in records.filter(metric="lam").iter_rows(named=True)}
+    assert lam["templates"] == lam["reconstruction"] == 0
+    # The detector alone finds defects of a foreign texture in brick.
+    found = records.filter(arm="templates", metric="pixel_auroc", case="same/brick")["value"][0]
+    assert found > 0.7
+
+
+def test_the_report_has_both_figures(proof):
+    assert len(list(proof[1].rglob("*.png"))) >= 2
+
+
+def test_foreign_defects_change_what_their_mask_says_and_little_else():
+    image = packaged("brick.png")[:224, :224].astype(np.float32) / 255
+    coins = cut_coins()
+    assert len(coins) > 12
+    for kind in ("coin", "scratch", "blur"):
+        shares = []
+        for seed in range(8):
+            made, mask = deface(image, kind, coins, np.random.default_rng(seed))
+            changed = np.abs(made - image).max(2) > 1e-3
+            shares.append(mask.mean())
+            # Soft edges reach a pixel or two beyond the mask.
+            assert (changed & ~mask).sum() < 0.5 * mask.sum() + 60
+            assert (changed & mask).sum() > 0.7 * mask.sum()
+            assert made.min() >= 0
+            assert made.max() <= 1
+        assert min(shares) > 0.001
+        assert max(shares) < 0.15
+
+
+def test_test_crops_come_from_the_other_half(monkeypatch):
+    from hexad.vision_robustness.costfilter_ad import study_data
+
+    seen = []
+    monkeypatch.setattr(
+        study_data, "_crops", lambda s, half, n, g, f=study_data._crops: seen.append(half) or f(s, half, n, g)
+    )
+    prepare.cache_clear()
+    config = Config(("grass",), 2, 2, 1, 1, steps=1, batch_size=2, parts=1)
+    data = prepare(config, 5)
+    assert seen == ["left", "left", "left", "right", "right"]
+    assert data.tests["same"].masks[0].sum() == 0
+    assert data.tests["cross"].masks[1].sum() > 0
+    assert prepare(config, 5) is data
+    prepare.cache_clear()
