@@ -19,7 +19,12 @@ def run(*arguments):
 
 
 # What serves on a CPU where there is no native code.
-WITHOUT_NATIVE = {"sparse_attention": "gather", "hadamard_transform": "torch", "low_bit_linear": "torch"}
+WITHOUT_NATIVE = {
+    "sparse_attention": "gather",
+    "hadamard_transform": "torch",
+    "low_bit_linear": "torch",
+    "selective_scan": "torch",
+}
 
 
 def test_info_says_which_path_serves_and_why_others_cannot():
@@ -106,6 +111,26 @@ def test_bench_measures_the_layer_beside_those_of_torch():
     assert "…" not in table  # nothing is cut off
 
 
+def test_bench_measures_the_scan_beside_mambapy():
+    options = ("--lengths", 3, "--shapes", "1x20x18x4", "--dtypes", "float32,bfloat16", "--rounds", 1)
+    done = run("bench", "selective_scan", *options, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)["operations"]["selective_scan"]
+    rows = report["rows"]
+    assert {row["path"] for row in rows} >= {"torch"}
+    assert {row["shape"] for row in rows} == {"32x256x3x16", "1x20x18x4"}
+    for row in rows:
+        assert row["error"] < (2e-2 if row["dtype"] == "bfloat16" else 1e-5)
+        if row["path"] == "mambapy":
+            assert (row["dtype"], row["speedup"]) == ("float32", 1)
+        if os.path.exists("/proc/self/clear_refs"):
+            assert row["megabytes"] >= 0
+    # At least the output and the gradients of u and delta are made.
+    largest = [row for row in rows if row["shape"] == "32x256x3x16" and row["megabytes"] is not None]
+    assert all(row["megabytes"] > 0.1 for row in largest)
+    assert "| float32 | 32 | 256 | 3 | 16 |" in report["markdown"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -119,6 +144,9 @@ def test_bench_measures_the_layer_beside_those_of_torch():
         (("low_bit_linear", "--formats", "W9A8"), "formats must be like W4A8"),
         (("low_bit_linear", "--shapes", "4096"), "shapes must be rows x columns"),
         (("low_bit_linear", "--shapes", "64x100"), "with a multiple of 128 columns, got '64x100'"),
+        (("selective_scan", "--lengths", "0"), "lengths must be at least 1"),
+        (("selective_scan", "--shapes", "32x256"), "shapes must be batch x channels x steps x states"),
+        (("selective_scan", "--dtypes", "float64"), "dtypes must be among"),
         (("--dtypes", "float8"), "dtypes must be among"),
         (("--rounds", "0"), "rounds must be at least 1"),
     ],

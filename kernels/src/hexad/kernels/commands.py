@@ -19,7 +19,7 @@ from hexad.kernels.tables import Table
 # Each operation's benchmark module names its paths and measures them.
 OPERATIONS = {
     name: f"hexad.kernels.{name}.benchmark"
-    for name in ("sparse_attention", "hadamard_transform", "low_bit_linear")
+    for name in ("sparse_attention", "hadamard_transform", "low_bit_linear", "selective_scan")
 }
 
 stdout = Console(highlight=False)
@@ -84,7 +84,11 @@ def bench(
         str, typer.Option(help="low_bit_linear: bits of weights and input, such as W4A8,W2A4.")
     ] = "",
     shapes: Annotated[
-        str, typer.Option(help="low_bit_linear: rows x columns of the weights, such as 4096x4096.")
+        str,
+        typer.Option(
+            help="low_bit_linear: rows x columns of the weights, such as 4096x4096; selective_scan: batch x "
+            "channels x steps x states, such as 32x256x196x16, beside every length."
+        ),
     ] = "",
     rounds: Annotated[
         int | None, typer.Option(help="Timed turns of each call instead of the preset's.")
@@ -98,7 +102,8 @@ def bench(
     """Measure every CPU path beside torch's own operation, interleaved in one run.
 
     Times count the whole call: for sparse attention the prediction of the mask and the layout too, for the
-    low-bit linear layer the transform and the rounding of the input. A ratio above 1 is faster than torch.
+    low-bit linear layer the transform and the rounding of the input. A ratio above 1 is faster than torch;
+    the selective scan, which torch does not have, is measured beside mambapy's, forward and backward.
     Close other programs first: a busy core disturbs the ratios.
 
     Examples:
@@ -108,6 +113,8 @@ def bench(
         hexad kernels bench sparse_attention --lengths 8192 --dtypes bfloat16 --rounds 9
 
         hexad kernels bench low_bit_linear --lengths 1,16 --formats W4A8,W2A4
+
+        hexad kernels bench selective_scan --lengths 196 --shapes 1x1536x2048x16
 
         hexad kernels bench --preset full --json > bench.json
     """

@@ -18,22 +18,29 @@ from hexad.kernels.selective_scan.inputs import STEPS, Inputs, Scanned, empty_gr
 _TILE = 512
 
 
-@triton.jit
-def _log1p(e):
+def _log1p_of(e):
     # Kahan's: the rounding of 1 + e is divided out.
     w = 1.0 + e
     return tl.where(w == 1.0, e, tl.log(w) * (e / tl.where(w == 1.0, 1.0, w - 1.0)))
 
 
-@triton.jit
-def _logistic(x):
+# ty takes every argument of a jitted function for a constexpr.
+_log1p: Any = triton.jit(_log1p_of)
+
+
+def _logistic_of(x):
     e = tl.exp(-tl.abs(x))
     return tl.where(x < 0, e, 1.0) / (1.0 + e)
 
 
-@triton.jit
-def _softplus(x):
+_logistic: Any = triton.jit(_logistic_of)
+
+
+def _softplus_of(x):
     return tl.maximum(x, 0.0) + _log1p(tl.exp(-tl.abs(x)))
+
+
+_softplus: Any = triton.jit(_softplus_of)
 
 
 @triton.jit
@@ -52,19 +59,19 @@ def _scan_kernel(
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     group = tl.program_id(0) // tiles
-    inner = tl.program_id(0) % tiles * CHANNELS + tl.arange(CHANNELS)
+    inner = tl.program_id(0) % tiles * CHANNELS + tl.arange(0, CHANNELS)
     real = inner < per_group
     d = (group * per_group + inner).to(tl.int64)
-    n = tl.arange(STATES)
+    n = tl.arange(0, STATES)
     real_n = n < states
     both = real[:, None] & real_n[None, :]
     chunks = tl.cdiv(steps, STEPS)
     rate = tl.load(a_ptr + d[:, None] * states + n[None, :], mask=both, other=0.0)
     at_state = n[None, :] * channels + d[:, None]  # of (states, channels)
-    h = tl.zeros([CHANNELS, STATES], tl.float32)
+    h = tl.full([CHANNELS, STATES], 0.0, tl.float32)
     if INITIAL:
         h = tl.load(initial_ptr + batch * states * channels + at_state, mask=both, other=0.0)
-    bias = tl.zeros([CHANNELS], tl.float32)
+    bias = tl.full([CHANNELS], 0.0, tl.float32)
     if BIAS:
         bias = tl.load(bias_ptr + d, mask=real, other=0.0)
     u_at = u_ptr + batch * u_b + d * u_d
@@ -114,21 +121,21 @@ def _scan_backward_kernel(
     batch = tl.program_id(1).to(tl.int64)
     group = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    inner = tile * CHANNELS + tl.arange(CHANNELS)
+    inner = tile * CHANNELS + tl.arange(0, CHANNELS)
     real = inner < per_group
     d = (group * per_group + inner).to(tl.int64)
-    n = tl.arange(STATES)
+    n = tl.arange(0, STATES)
     real_n = n < states
     both = real[:, None] & real_n[None, :]
     chunks = tl.cdiv(steps, STEPS)
     at_rate = d[:, None] * states + n[None, :]  # of (channels, states)
     at_state = n[None, :] * channels + d[:, None]  # of (states, channels)
     rate = tl.load(a_ptr + at_rate, mask=both, other=0.0)
-    zeros = tl.zeros([CHANNELS, STATES], tl.float32)
+    zeros = tl.full([CHANNELS, STATES], 0.0, tl.float32)
     carry, grad_a, grad_b, grad_c = zeros, zeros, zeros, zeros
     if LAST:
         carry = tl.load(last_ptr + batch * states * channels + at_state, mask=both, other=0.0)
-    bias = tl.zeros([CHANNELS], tl.float32)
+    bias = tl.full([CHANNELS], 0.0, tl.float32)
     skip, grad_skip, grad_bias = bias, bias, bias
     if BIAS:
         bias = tl.load(bias_ptr + d, mask=real, other=0.0)
@@ -142,7 +149,7 @@ def _scan_backward_kernel(
     c_at = c_ptr + batch * c_b + group * c_g + d[:, None] * c_d + n[None, :] * c_n
     program = batch * tl.num_programs(0) + tl.program_id(0)
     scratch = scratch_ptr + program * STEPS * CHANNELS * STATES
-    scratch += tl.arange(CHANNELS)[:, None] * STATES + n[None, :]
+    scratch += tl.arange(0, CHANNELS)[:, None] * STATES + n[None, :]
     # Sums over this tile's channels: (tiles, batch, groups, states, steps).
     groups = tl.num_programs(0) // tiles
     over_time = (((tile * batches + batch) * groups + group) * states + n) * steps
@@ -233,8 +240,8 @@ class _Shape(NamedTuple):
     @classmethod
     def of(cls, inputs: Inputs) -> "_Shape":
         per_group = inputs.u.shape[1] // inputs.groups
-        states = triton.next_power_of_2(inputs.A.shape[1])
-        channels = min(triton.next_power_of_2(per_group), max(1, _TILE // states))
+        states = 1 << (inputs.A.shape[1] - 1).bit_length()
+        channels = min(1 << (per_group - 1).bit_length(), max(1, _TILE // states))
         tiles = -(-per_group // channels)
         return cls(tiles, channels, states, (tiles * inputs.groups, inputs.u.shape[0]))
 
@@ -246,7 +253,6 @@ def forward(inputs: Inputs, softplus: bool, keep: bool) -> Scanned:
         return made
     shape = _Shape.of(inputs)
     small = _small(inputs)
-    # ty takes every argument of a jitted function for a constexpr.
     launch: Any = _scan_kernel[shape.grid]
     launch(
         *_moving(inputs), *small, *made, *_sizes(inputs, shape), KEEP=keep, **_flags(inputs, softplus, shape)
