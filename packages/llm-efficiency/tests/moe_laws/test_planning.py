@@ -209,7 +209,7 @@ def test_a_chinchilla_law_warns_of_other_numbers_of_experts(paper):
         (ChinchillaLaw(1.0, -0.1, 1.0, 0.1, 1.0), "does not fall with tokens"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.filterwarnings("error")
 def test_laws_without_an_optimum_are_not_planned_by(law, words):
     for budget in ({}, {"memory_bytes": 80e9, "kv_tokens": 16_384}, {"inference_tokens": 1e10}):
         with pytest.raises(InputError, match=words):

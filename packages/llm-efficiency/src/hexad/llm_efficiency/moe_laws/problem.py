@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from hexad.core.errors import InputError
@@ -97,10 +98,11 @@ class Problem:
         """
         few, many = (self.arch.active(width, self.experts) for width in (self.arch.step, by_compute))
         short_run, long_run = self.tokens(by_compute), self.tokens(self.arch.step)
-        best, smaller, shorter = (
-            float(self.law.loss(n_active, tokens, self.experts))
-            for n_active, tokens in ((many, long_run), (few, long_run), (many, short_run))
-        )
+        with np.errstate(over="ignore"):  # a loss beyond all floats is refused below
+            best, smaller, shorter = (
+                float(self.law.loss(n_active, tokens, self.experts))
+                for n_active, tokens in ((many, long_run), (few, long_run), (many, short_run))
+            )
         mend = "leave that number of experts out, or plan by another law"
         if not all(map(math.isfinite, (best, smaller, shorter))):
             raise InputError(f"the law predicts no finite loss with {self.experts} expert(s); {mend}")
