@@ -176,14 +176,30 @@ def test_a_sound_fit_does_not_warn(make_runs):
 
 def test_coefficients_at_the_end_of_their_search_are_named(make_runs):
     runs = make_runs()
-    held = {"a": 1.0, "e_start": 1.0}
     best = to_vector(PAPER | {"e_start": 100.0, "e_max": 110.0})
-    assert [line[:30] for line in fit_warnings(runs, "joint", {}, best, 2, 2, 0)] == [
+    assert [line[:30] for line in fit_warnings(runs, JointMoELaw(), {}, best, 2, 2, 0)] == [
         "e_start is 100, at the end of ",
         "e_max is 110, at the end of wh",
     ]
-    assert fit_warnings(runs, "joint", held | {"e_max": 2.0}, best, 2, 2, 0) == ()
-    assert fit_warnings(runs, "joint", {}, to_vector(PAPER), 2, 2, 40) == ()
+    assert fit_warnings(runs, JointMoELaw(), {"e_start": 1.0, "e_max": 2.0}, best, 2, 2, 0) == ()
+    assert fit_warnings(runs, JointMoELaw(), {}, to_vector(PAPER), 2, 2, 40) == ()
+
+
+def test_fits_that_cannot_be_planned_by_say_so(make_runs):
+    def lines(law):
+        return fit_warnings(make_runs(), law, {}, to_vector(PAPER), 2, 2, 0)
+
+    (line,) = lines(JointMoELaw(beta=-0.2, zeta=0.08))
+    assert line.startswith(
+        "by this law the loss does not fall both with active parameters and with tokens at 32 e"
+    )
+    assert "at 1, 2, 8, 32 expert(s)" in lines(ChinchillaLaw(1.0, 0.1, 1.0, -0.1, 1.0))[0]
+    assert lines(ChinchillaLaw(1.0, -0.1, 1.0, -0.1, 1.0)) == ()
+    assert lines(ClarkLaw(10.0, -0.1, -0.1, 0.01, 1.5, 300.0)) == ()
+    # Losses that rise with the tokens, as of runs that overfit.
+    runs = make_runs()
+    turned = Runs(runs.n_active, runs.tokens, runs.experts, runs.loss * (runs.tokens / 1e9) ** 0.1)
+    assert any("cannot be planned" in line for line in fit(turned, n_starts=2, holdout=None).warnings)
 
 
 def test_weights_and_selection(make_runs):

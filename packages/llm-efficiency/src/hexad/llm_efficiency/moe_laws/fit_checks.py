@@ -7,6 +7,7 @@ import numpy as np
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_range
 from hexad.llm_efficiency.moe_laws.descent import BOUNDS
+from hexad.llm_efficiency.moe_laws.law import AnyLaw, ChinchillaLaw, JointMoELaw
 from hexad.llm_efficiency.moe_laws.objective import COEFFICIENTS, MAX, START, Vector, from_vector
 from hexad.llm_efficiency.moe_laws.runs import Runs
 
@@ -75,15 +76,15 @@ def _check_experts(counts: np.ndarray, law: str, held: Mapping[str, float]) -> N
 
 
 def fit_warnings(
-    runs: Runs, law: str, held: Mapping[str, float], best: Vector, reached: int, starts: int, samples: int
+    runs: Runs, law: AnyLaw, held: Mapping[str, float], best: Vector, reached: int, starts: int, samples: int
 ) -> tuple[str, ...]:
     """A line for each reason to doubt a fit.
 
     Args:
         runs: that were fitted.
-        law: its kind.
+        law: that was found.
         held: coefficients that were fixed.
-        best: the vector that was found.
+        best: the law as a vector.
         reached: that many starts ended there.
         starts: of the fit.
         samples: of the bootstrap.
@@ -100,12 +101,24 @@ def fit_warnings(
                 f"{name} is {values[name]:.4g}, at the end of what is searched: the runs do not determine it"
             )
     counts = np.unique(runs.experts)
-    if law != "chinchilla" and len(counts) == 3 and not {"e_start", "e_max"} & set(held):
+    if law.kind != "chinchilla" and len(counts) == 3 and not {"e_start", "e_max"} & set(held):
         several = ", ".join(f"{value:g}" for value in counts)
         lines.append(
             f"three numbers of experts leave one coefficient open: trust this law at {several} experts, not "
             "at others"
         )
+    rising = [f"{count:g}" for count in counts if not _falls(law, count)]
+    if rising:
+        lines.append(
+            f"by this law the loss does not fall both with active parameters and with tokens at "
+            f"{', '.join(rising)} expert(s), which cannot be planned; add runs, or give more starts"
+        )
     if 0 < samples < LEAST_SAMPLES:
         lines.append(f"{samples} bootstrap samples are too few for 95 % intervals; give {LEAST_SAMPLES}")
     return tuple(lines)
+
+
+def _falls(law: AnyLaw, experts: float) -> bool:
+    """Whether the loss falls with N and D, as an optimum needs; of a Clark law nothing is asked."""
+    own = law.chinchilla(experts) if isinstance(law, JointMoELaw) else law
+    return not isinstance(own, ChinchillaLaw) or (own.mu < 0 and own.nu < 0)

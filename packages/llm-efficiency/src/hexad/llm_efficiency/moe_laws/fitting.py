@@ -227,9 +227,9 @@ def fit(
         sample = Objective(kept[drawn], rows[drawn] / rows[drawn].mean(), huber_delta, reduction)
         end = _end(sample, best, free, polish, near=True)
         draws += [] if end is None else [end[1]]
-    residuals = errors(best)
+    residuals, found = errors(best), _law(law, best, kept)
     return FitResult(
-        law=_law(law, best, kept),
+        law=found,
         rmse_train=_rmse(residuals[~held_out]),
         rmse_holdout=_rmse(residuals[held_out]) if held_out.any() else None,
         max_error=float(np.abs(residuals).max()),
@@ -239,7 +239,7 @@ def fit(
         residuals=residuals,
         held_out=held_out,
         draws=[_law(law, theta, kept) for theta in draws],
-        warnings=fit_warnings(kept, law, held, best, reached, n_starts, bootstrap),
+        warnings=fit_warnings(kept, found, held, best, reached, n_starts, bootstrap),
     )
 
 
