@@ -20,12 +20,12 @@ FOREIGN = (
 
 
 def packaged(name: str) -> Rgb:
-    """A photograph of scikit-image's `skimage/data`, RGB.
+    """A photograph of scikit-image's `skimage/data`, RGB; a name without a suffix is of a PNG file.
 
     Raises:
         MissingExtraError: scikit-image is not installed.
     """
-    return read_image(_path(name))[0]
+    return read_image(_path(name if "." in name else f"{name}.png"))[0]
 
 
 def packaged_textures() -> list[Path]:
