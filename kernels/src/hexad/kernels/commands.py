@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from hexad.core.errors import InputError
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import print_json, print_table, progress_bar
 from hexad.core.validation import check_choice
 from hexad.kernels.tables import Table
 
@@ -191,10 +190,7 @@ def _print_tables(tables: list[Table], notes: list[str]) -> None:
         for row in made.rows:
             table.add_row(*row)
         stdout.print(made.title, soft_wrap=True)
-        # At its own width: cells that were cut off to fit would tell nothing.
-        wide = Console(highlight=False, width=10_000)
-        wide.width = max(stdout.width, Measurement.get(wide, wide.options, table).maximum)
-        wide.print(table)
+        print_table(stdout, table)
         stdout.print()
     for note in notes:
         stdout.print(note, soft_wrap=True)

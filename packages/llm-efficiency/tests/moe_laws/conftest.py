@@ -1,9 +1,8 @@
-import sys
+import functools
 
 import numpy as np
 import pytest
 
-from hexad.core import cli
 from hexad.llm_efficiency.moe_laws import JointMoELaw, Runs
 
 
@@ -25,16 +24,6 @@ def make_runs(paper):
 
 
 @pytest.fixture
-def hexad(monkeypatch, capsys):
-    """Run `hexad llm-efficiency moe-laws ...` in this process; gives (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["hexad", "llm-efficiency", "moe-laws", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+def hexad(llm_efficiency):
+    """Run `hexad llm-efficiency moe-laws ...`; gives (exit code, stdout, stderr)."""
+    return functools.partial(llm_efficiency, "moe-laws")

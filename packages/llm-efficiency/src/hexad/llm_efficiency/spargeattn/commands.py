@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hexad.core.files import atomic_path, write_json
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import make_table, print_json, print_table, progress_bar
 from hexad.core.validation import check_range
 from hexad.llm_efficiency.spargeattn.options import (
     Backend,
@@ -29,7 +29,6 @@ from hexad.llm_efficiency.spargeattn.options import (
     choose_params,
     describe,
     load,
-    make_table,
     stderr,
     stdout,
 )
@@ -120,7 +119,7 @@ def bench(
     table = make_table("head", "sparsity", "relative L1")
     for row in report["heads"]:
         table.add_row(str(row["head"]), f"{row['sparsity']:.3f}", f"{row['rel_l1']:.4f}")
-    stdout.print(table)
+    print_table(stdout, table)
     stdout.print(
         f"{report['speedup']:.2f} times as fast as dense attention: "
         f"{1e3 * report['sparge_seconds']:.1f} ms, {1e3 * report['prediction_seconds']:.1f} of them to "

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from hexad.core.errors import InputError
 from hexad.core.files import writable_file
@@ -141,11 +140,3 @@ def describe(path: Path, call: "AttentionCall") -> dict[str, Any]:
         "dtype": str(call.q.dtype).removeprefix("torch."),
         "is_causal": call.is_causal,
     }
-
-
-def make_table(*headings: str) -> Table:
-    """A table of right-aligned columns in the house style."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table

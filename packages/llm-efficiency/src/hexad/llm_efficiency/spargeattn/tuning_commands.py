@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hexad.core.errors import InputError, MissingExtraError
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import make_table, print_json, print_table, progress_bar
 from hexad.core.validation import check_file, check_folder, check_range
 from hexad.llm_efficiency.spargeattn.options import (
     Backend,
@@ -19,7 +19,6 @@ from hexad.llm_efficiency.spargeattn.options import (
     check_different,
     check_out,
     load,
-    make_table,
     stderr,
     stdout,
 )
@@ -95,7 +94,7 @@ def tune(
             ("dense", "", "") if row["dense"] else (row["theta"], row["tau"], "off" if pv is None else pv)
         )
         table.add_row(str(row["head"]), *(str(value) for value in values), f"{row['sparsity']:.3f}")
-    stdout.print(table)
+    print_table(stdout, table)
     for path, result in scored:
         stdout.print(
             f"{path}: relative L1 {float(result.rel_l1.mean()):.4f} (worst head "

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from hexad.core.errors import InputError
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import print_json, print_table, progress_bar
 from hexad.science_ml.avgflow.options import (
     DeviceOption,
     JsonOption,
@@ -128,7 +128,7 @@ def _print_rows(rows: dict[str, dict[str, Any]], delta: float) -> None:
         lengths = {k: f"{row[k]:.3f}" for k in ("amr_r", "amr_p")}
         numbers = shares | lengths | counts | {"excess": f"{row['excess'] or 0:.2f}"}
         shown.add_row(name, *(numbers[key] for key in columns))
-    stdout.print(shown)
+    print_table(stdout, shown)
     first = next(iter(rows.values()))
     stdout.print(
         f"{first['molecules']} molecule{'s' * (first['molecules'] != 1)}, {first['requested']} conformers; "
