@@ -1,4 +1,4 @@
-"""The selective scan in plain PyTorch: chunks of STEPS steps, the states of one chunk at a time in memory.
+"""The selective scan in plain PyTorch: chunks of STEPS steps, their states in the cache.
 
 Exponentials, sums over states and over channels run over a whole chunk; the recurrence itself is one fused
 operation a step. The backward pass recomputes a chunk from the state that was kept before it. Tensors of a
@@ -12,6 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hexad.kernels.selective_scan.inputs import STEPS, Inputs, Scanned, empty_gradients, empty_outputs
+
+# Entries of a chunk's states that are computed together.
+_ENTRIES = 2**19
+# Tensors that have no samples, or need not have any.
+_SHARED = ("A", "B", "C", "D", "delta_bias")
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class _Chunk:
 def forward(inputs: Inputs, softplus: bool, keep: bool) -> Scanned:
     """Outputs, the last state and the checkpoints."""
     made = empty_outputs(inputs, keep)
+    for samples in _parts(inputs):
+        _forward(_of(inputs, samples), softplus, keep, Scanned(*(x[samples] for x in made)))
+    return made
+
+
+def _forward(inputs: Inputs, softplus: bool, keep: bool, made: Scanned) -> None:
+    """The forward pass of some samples."""
     A, h = _channels(inputs.A, inputs), _state(inputs.initial_state, inputs)
     skip = None if inputs.D is None else _channels(inputs.D[:, None], inputs)
     for number in range(inputs.chunks):
@@ -70,7 +82,6 @@ def forward(inputs: Inputs, softplus: bool, keep: bool) -> Scanned:
         _write(y, made.y, first)
         h = states[-1].clone()
     made.last_state.copy_(_ungrouped(h))
-    return made
 
 
 def backward(
@@ -79,14 +90,35 @@ def backward(
     """The gradient of each input."""
     grads = Inputs._make(empty_gradients(inputs))
     A = _channels(inputs.A, inputs)
+    # Gradients of what all samples share: (groups, states or 1, channels).
+    sums = {name: torch.zeros_like(A[:, :1] if name in ("D", "delta_bias") else A) for name in _SHARED}
+    for samples in _parts(inputs):
+        last = None if grad_last is None else grad_last[samples]
+        part = _of(inputs, samples)
+        _backward(grad_y[samples], last, part, checkpoints[samples], softplus, _of(grads, samples), sums)
+    for name, total in sums.items():
+        x, grad = getattr(inputs, name), getattr(grads, name)
+        if x is not None and x.dim() < 3:
+            grad.copy_(total.transpose(1, 2).flatten(0, 1).view(grad.shape))
+    return [x for x in grads if x is not None]
+
+
+def _backward(
+    grad_y: Tensor,
+    grad_last: Tensor | None,
+    inputs: Inputs,
+    checkpoints: Tensor,
+    softplus: bool,
+    grads: Inputs,
+    sums: dict[str, Tensor],
+) -> None:
+    """The backward pass of some samples: fills their part of `grads` and adds to `sums`."""
+    A = _channels(inputs.A, inputs)
     skip = None if inputs.D is None else _channels(inputs.D[:, None], inputs)
     carry = _state(grad_last, inputs).clone()  # exp(delta A) g of the step that comes after
-    sum_a, sum_d, sum_bias = torch.zeros_like(A), A.new_zeros(A[:, :1].shape), A.new_zeros(A[:, :1].shape)
-    constant = {name: torch.zeros_like(A) for name, x in (("B", inputs.B), ("C", inputs.C)) if x.dim() == 2}
     for number in reversed(range(inputs.chunks)):
         first = number * STEPS
-        start = checkpoints[:, number - 1] if number else inputs.initial_state
-        h = _state(start, inputs)
+        h = _state(checkpoints[:, number - 1] if number else inputs.initial_state, inputs)
         chunk = _Chunk.of(inputs, first, first + STEPS, softplus)
         decay = (chunk.delta * A).exp_()
         states = chunk.states(decay, h)
@@ -99,44 +131,48 @@ def backward(
             _write(outer * y * (part * (1 + chunk.z * (1 - part))), grads.z, first)
             outer = outer * (chunk.z * part)
         if inputs.C.dim() == 2:
-            constant["C"] += (outer * states).sum((0, 1))
+            sums["C"] += (outer * states).sum((0, 1))
         else:
             _write_matrix(_over_channels(states, outer), grads.C, first)
-        # From here `g` is the gradient of every state, and `carried` what it hands to the step before.
+        # The gradient of every state; each hands `carry` to the step before.
         g = outer * chunk.C
         for k in reversed(range(len(g))):
             g[k] += carry
             torch.mul(g[k], decay[k], out=carry)
         x = chunk.delta * chunk.u
         if inputs.B.dim() == 2:
-            constant["B"] += (g * x).sum((0, 1))
+            sums["B"] += (g * x).sum((0, 1))
         else:
             _write_matrix(_over_channels(g, x), grads.B, first)
         grad_x = _over_states(chunk.B, g)
         w = g.mul_(decay)
         w[1:] *= states[:-1]
         w[0] *= h
-        sum_a += torch.einsum("kbgnd,kbgd->gnd", w, chunk.delta[:, :, :, 0])
-        grad_raw = torch.einsum("kbgnd,gnd->kbgd", w, A).unsqueeze(3) + grad_x * chunk.u
+        grad_raw = (w * A).sum(3, keepdim=True).addcmul_(grad_x, chunk.u)
+        sums["A"] += w.mul_(chunk.delta).sum((0, 1))
         if softplus:
             grad_raw *= torch.sigmoid(chunk.raw)
-        sum_bias += grad_raw.sum((0, 1))
+        sums["delta_bias"] += grad_raw.sum((0, 1))
         _write(grad_raw, grads.delta, first)
         grad_u = grad_x * chunk.delta
         if skip is not None:
-            sum_d += (outer * chunk.u).sum((0, 1))
+            sums["D"] += (outer * chunk.u).sum((0, 1))
             grad_u += skip * outer
         _write(grad_u, grads.u, first)
-    grads.A.copy_(sum_a.transpose(1, 2).flatten(0, 1))
-    for name, total in constant.items():
-        getattr(grads, name).copy_(total.transpose(1, 2).flatten(0, 1))
-    if grads.D is not None and inputs.D is not None:
-        grads.D.copy_(sum_d.flatten())
-    if grads.delta_bias is not None and inputs.delta_bias is not None:
-        grads.delta_bias.copy_(sum_bias.flatten())
     if grads.initial_state is not None and inputs.initial_state is not None:
         grads.initial_state.copy_(_ungrouped(carry))
-    return [x for x in grads if x is not None]
+
+
+def _parts(inputs: Inputs) -> list[slice]:
+    """Samples that are taken together: the states of a chunk of them stay in the cache."""
+    batch, states, channels = inputs.state_shape()
+    count = max(1, _ENTRIES // (STEPS * states * channels))
+    return [slice(first, first + count) for first in range(0, batch, count)]
+
+
+def _of(tensors: Inputs, samples: slice) -> Inputs:
+    """Those of some samples; what all samples share stays whole."""
+    return Inputs._make(x if x is None or x.dim() < 3 else x[samples] for x in tensors)
 
 
 def _steps(x: Tensor, inputs: Inputs, first: int, last: int) -> Tensor:
