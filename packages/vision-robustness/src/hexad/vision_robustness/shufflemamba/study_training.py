@@ -32,6 +32,7 @@ class Config:
         test: digits tested on.
         steps: optimiser steps.
         batch: digits a step.
+        patch: side of a patch; 28 over it, squared, is the number of tokens.
         dim: width of a token.
         depth: blocks.
         states: numbers of state a channel.
@@ -44,10 +45,11 @@ class Config:
     test: int = 1000
     steps: int = 900
     batch: int = 50
+    patch: int = 4
     dim: int = 48
     depth: int = 6
     states: int = 4
-    lr: float = 1e-3
+    lr: float = 3e-3
     rate: float = 0.3
     drop_path: float = 0.2
 
@@ -91,7 +93,7 @@ def make_network(config: Config, seed: int, way: Way) -> VisionMamba:
     torch.manual_seed(seed)
     network = VisionMamba(
         img_size=28,
-        patch_size=4,
+        patch_size=config.patch,
         in_chans=1,
         num_classes=10,
         embed_dim=config.dim,
