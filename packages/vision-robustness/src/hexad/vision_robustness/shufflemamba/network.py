@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_count, check_range
+from hexad.vision_robustness.shufflemamba.initialisation import initialise, initialise_linear
 from hexad.vision_robustness.shufflemamba.mixer import Init, VimBlock, add_residual, make_norm
 from hexad.vision_robustness.shufflemamba.positions import (
     check_patches,
@@ -133,30 +134,9 @@ class VisionMamba(nn.Module):
             {"module": f"layers.{place}", "num_chs": embed_dim, "reduction": self.patch_embed.feat_ratio()}
             for place in range(depth)
         ]
-        self._initialise(depth)
+        initialise(self)
         if slws_rate:
             apply_slws(self, slws_rate, slws_schedule, self.layers)
-
-    @torch.no_grad()
-    def _initialise(self, depth: int) -> None:
-        stem: Any = self.patch_embed.proj
-        fan_in = stem.weight[0].numel()
-        # LeCun's normal, truncated at two deviations, which makes it narrower by 0.8796.
-        nn.init.trunc_normal_(stem.weight, std=1.0)
-        stem.weight.mul_(fan_in**-0.5 / 0.87962566103423978)
-        nn.init.zeros_(stem.bias)
-        nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        if self.registers:
-            nn.init.trunc_normal_(self.cls_token, std=0.02)
-            nn.init.trunc_normal_(self.pos_embed_cls, std=0.02)
-        blocks: Any = self.layers
-        for block in blocks:
-            weight = block.mixer.out_proj.weight
-            nn.init.kaiming_uniform_(weight, a=5**0.5)
-            weight.div_(depth**0.5)
-        for linear in (self.head, getattr(self, "neck", None)):
-            if isinstance(linear, nn.Linear):
-                _initialise_linear(linear)
 
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
@@ -197,8 +177,7 @@ class VisionMamba(nn.Module):
         device = self.pos_embed.device
         self.head = nn.Linear(self.num_features, num_classes).to(device) if num_classes else nn.Identity()
         if isinstance(self.head, nn.Linear):
-            with torch.no_grad():
-                _initialise_linear(self.head)
+            initialise_linear(self.head)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Take images of another size from now on; positions are resized."""
@@ -348,12 +327,6 @@ class VisionMamba(nn.Module):
         if prune_head:
             self.reset_classifier(0)
         return wanted
-
-
-def _initialise_linear(linear: nn.Linear) -> None:
-    nn.init.trunc_normal_(linear.weight, std=0.02)
-    if linear.bias is not None:
-        nn.init.zeros_(linear.bias)
 
 
 def _listed(indices: int | Sequence[int] | None) -> int | list[int] | None:

@@ -1,0 +1,120 @@
+"""The shuffle around one block, as two forward hooks that a deep copy or a pickle takes along."""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hexad.core.errors import InputError
+from hexad.core.validation import check_range
+from hexad.vision_robustness.shufflemamba.shuffling import (
+    Permutation,
+    check_permutation,
+    draw_permutation,
+    leading,
+    permute_tokens,
+    restore,
+)
+
+ORDERED = ("attn_mask", "attention_mask", "mask", "position_ids", "cache_position", "is_causal")
+"""Arguments by which a block ties its tokens to their places; a shuffle would leave them behind."""
+
+_NAMES = ("hidden_states", "x", "residual")
+
+
+class BlockShuffle:
+    """Permutes a block's tokens before it runs and restores them after it, through two forward hooks.
+
+    Args:
+        p: probability of a shuffle in a forward pass.
+        generator: see `draw_permutation`.
+        per_sample: see `draw_permutation`.
+        streams: names of those parameters of the block's `forward` that are tokens; None: every positional
+            tensor and the keywords hidden_states, x and residual, or every tensor of a first argument that
+            is a mapping.
+        always: shuffle outside training too, for tests of how much a network depends on order.
+    """
+
+    def __init__(
+        self,
+        p: float,
+        generator: torch.Generator | None = None,
+        per_sample: bool = False,
+        streams: Sequence[str] | None = None,
+        always: bool = False,
+    ) -> None:
+        self.p, self.generator, self.per_sample = check_range("p", p, 0, 1), generator, per_sample
+        self.streams, self.always = None if streams is None else tuple(streams), always
+        self.handles: list[Any] = []
+        self._drawn: tuple[Permutation, tuple[int, int]] | None = None
+
+    def attach(self, block: nn.Module) -> None:
+        """Hook it around `block`."""
+        self.handles = [
+            block.register_forward_pre_hook(self.before, with_kwargs=True),
+            block.register_forward_hook(self.after),
+        ]
+
+    def detach(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def before(self, block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
+        """The block's arguments on permuted tokens, or None to leave them."""
+        self._drawn = None
+        if self.p == 0 or not (block.training or self.always):
+            return None
+        inside = bool(args) and isinstance(args[0], Mapping)
+        named: Mapping[Any, Any] = args[0] if inside else {**dict(enumerate(args)), **kwargs}
+        tied = [name for name in ORDERED if named.get(name) is not None and named[name] is not False]
+        if tied:
+            raise InputError(
+                f"a block was called with {tied[0]}, which is tied to the order of its tokens and cannot be "
+                "shuffled with them; leave it out"
+            )
+        keys = self._keys(block, named, len(args), inside)
+        first = named[keys[0]]
+        if first.ndim != 3:
+            raise InputError(
+                f"{type(block).__name__} was called with a tensor of shape {tuple(first.shape)}; SLWS "
+                "shuffles tokens of shape (batch, tokens, width), not maps of pixels"
+            )
+        lead = leading(tuple(named[key] for key in keys))
+        perm = draw_permutation(self.p, *lead, first.device, self.generator, self.per_sample)
+        if perm is None:
+            return None
+        check_permutation(perm, lead)
+        self._drawn = perm, lead
+        moved = {**named, **{key: permute_tokens(named[key], perm) for key in keys}}
+        if inside:
+            return (moved, *args[1:]), kwargs
+        return tuple(moved.pop(place) for place in range(len(args))), moved
+
+    def after(self, block: nn.Module, args: tuple, output: Any) -> Any:
+        """The block's output with its tokens in order again."""
+        if self._drawn is None:
+            return None
+        (perm, lead), self._drawn = self._drawn, None
+        return restore(output, perm, lead)
+
+    def _keys(self, block: nn.Module, named: Mapping[Any, Any], positional: int, inside: bool) -> list[Any]:
+        """Where the streams are: places, keywords, or keys of the mapping."""
+        if self.streams is not None:
+            wanted: Iterable[Any] = self.streams
+            if not inside:
+                order = list(inspect.signature(block.forward).parameters)
+                places = {name: place for place, name in enumerate(order[:positional])}
+                wanted = [places.get(name, name) for name in self.streams]
+        else:
+            wanted = named if inside else (*range(positional), *_NAMES)
+        keys = [key for key in wanted if isinstance(named.get(key), Tensor)]
+        if not keys:
+            raise InputError(
+                f"no tokens were found among the arguments of {type(block).__name__}; name those of its "
+                f"forward ({', '.join(inspect.signature(block.forward).parameters)}) by `streams`"
+            )
+        return keys
