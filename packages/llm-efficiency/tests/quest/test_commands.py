@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 pytest.importorskip("transformers")
 pytest.importorskip("lightning_fabric")
@@ -230,3 +231,37 @@ def test_errors_come_before_the_slow_imports():
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["2", "False"], done.stderr
         assert "no-such does not exist" in done.stderr
+
+
+def test_a_trained_model_is_trained_on(hexad, trained, texts, tmp_path):
+    command = ("train", texts, "--model", trained / "model", "--steps", 2, "--context", 32, "--json")
+    code, printed, _ = hexad(*command, "--out", tmp_path / "on")
+    assert code == 0
+    assert json.loads(printed)["config"]["w_bits"] == 2
+    for bits in ("none", "2"):
+        code, _, error = hexad(*command, "--out", tmp_path / "other", "--bits", bits)
+        assert code == 2
+        assert "is trained with 2 and 2 bits already; leave out --bits" in error
+    assert hexad("export", trained / "model", "--out", tmp_path / "packed")[0] == 0
+    packed = ("--model", tmp_path / "packed", "--context", 32)
+    code, _, error = hexad("train", texts, *packed, "--out", tmp_path / "other")
+    assert code == 2
+    assert "is packed; train goes on with trainable ones alone" in error
+    assert not (tmp_path / "other").exists()
+
+
+def test_half_precision_folders_are_trained_in_float32(hexad, trained, texts, tmp_path):
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "half")
+    command = ("train", texts, "--model", tmp_path / "half", "--out", tmp_path / "run", "--steps", 2)
+    assert hexad(*command, "--lr", 1e-5, "--context", 32, "--skip", "lm_head,embed,mlp")[0] == 0
+    before, after = (load_file(tmp_path / at / "model.safetensors") for at in ("half", "run/model"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert after[name].dtype == torch.float32
+    assert (after[name] != before[name].float()).float().mean() > 0.8
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["config"]["skip"][-1] == "mlp"

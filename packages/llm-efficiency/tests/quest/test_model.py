@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from hexad.core.errors import InputError
 from hexad.llm_efficiency.quest import (
@@ -265,3 +266,60 @@ def test_what_cannot_be_packed():
         convert(prepare(Toy().double()))
     with pytest.raises(InputError, match="up: the weight is on the meta device"):
         convert(prepare(Toy().to("meta")))
+
+
+def test_hooks_go_on_watching():
+    model, seen = Toy(), []
+    handles = [
+        model.up.register_forward_hook(lambda *_: seen.append("after")),
+        model.up.register_forward_pre_hook(lambda *_, **__: seen.append("before"), with_kwargs=True),
+        model.up.register_full_backward_hook(lambda *_: seen.append("back")),
+    ]
+    loss(prepare(model), IDS).backward()
+    assert seen == ["before", "after", "back"]
+    convert(model)(IDS)
+    assert seen[3:] == ["before", "after"]
+    for handle in handles:
+        handle.remove()
+    model(IDS)
+    assert len(seen) == 5
+
+
+def test_weights_that_hooks_compute_are_refused():
+    pruned = Toy()
+    prune.l1_unstructured(pruned.down, "weight", amount=0.5)
+    with pytest.raises(InputError, match="down: its weight is no parameter of its own but computed"):
+        prepare(pruned)
+    prune.remove(pruned.down, "weight")
+    prune.l1_unstructured(prepare(pruned).down, "weight", amount=0.5)
+    with pytest.raises(InputError, match="down: its weight is no parameter of its own but computed"):
+        convert(pruned)
+    normed = prepare(Toy()).eval()
+    nn.utils.parametrizations.weight_norm(normed.down)
+    with torch.no_grad():
+        before = normed(IDS)
+    torch.testing.assert_close(convert(normed)(IDS), before, rtol=0, atol=1e-5)
+
+
+def test_adapters_are_not_rounded_unasked():
+    model = with_part(nn.ModuleDict({"lora_A": nn.Linear(64, 4)}))
+    with pytest.raises(InputError, match=r"part.lora_A belongs to an adapter of peft, .*'lora_' in skip"):
+        prepare(model)
+    assert kinds(prepare(model, QuestConfig(skip=("lora_",))))["part.lora_A"] == "Linear"
+
+
+@pytest.mark.parametrize(
+    ("broken", "options", "text"),
+    [
+        (lambda model, ids: 1.5, {}, "the loss must be one number with a gradient, got 1.5"),
+        (lambda model, ids: model(ids), {}, "got a tensor of shape"),
+        (lambda model, ids: loss(model, ids).detach(), {}, "one number with a gradient"),
+        (lambda model, ids: loss(model, ids) * float("nan"), {}, "the loss is nan"),
+        (loss, {"weights": "yes"}, "weights is 'yes'"),
+    ],
+)
+def test_gradient_alignment_refuses(broken, options, text):
+    with pytest.raises(InputError, match=text):
+        gradient_alignment(prepare(Toy()), IDS, broken, **options)
+    with pytest.raises(InputError, match=r"must be an nn.Module, not str"):
+        gradient_alignment("model", IDS, broken)

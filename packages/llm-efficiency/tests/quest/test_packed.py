@@ -270,4 +270,14 @@ def test_the_weight_has_a_dtype_and_no_numbers():
     assert packed.up.weight.shape == (128, 64)
     assert packed.up.weight.dtype == torch.float32
     assert packed.bfloat16().up.weight.dtype == torch.bfloat16
-    assert packed.up.weight.is_meta
+    with pytest.raises(AttributeError, match=r"no weight to read or write \(weight\.data\)"):
+        packed.up.weight.data += 1  # as peft merges
+
+
+def test_a_model_just_converted_exports_and_traces_whole():
+    packed = convert(model(QuestConfig(4, 4)))
+    x = torch.randn(3, 64)
+    program = torch.export.export(packed, (x,))
+    traced = torch.compile(packed, backend="eager", fullgraph=True)(x)
+    assert torch.equal(traced, packed(x))
+    assert torch.equal(program.module()(x), packed(x))

@@ -229,3 +229,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(call, text):
     with pytest.raises(InputError, match=text) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_too_large_for_a_grid():
+    with pytest.raises(InputError, match="x or its scale is too large"):
+        quantize(torch.full((1, 8), 3e38), 2)
+    with pytest.raises(InputError, match="every scale must be positive and finite"):
+        quantize(torch.ones(1, 8), 2, scale=torch.tensor([math.inf]))
+    with pytest.raises(InputError, match="x or its scale is too large"):
+        quantize(torch.ones(1, 8), 2, scale=torch.tensor([3e38]))

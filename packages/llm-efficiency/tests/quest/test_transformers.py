@@ -1,6 +1,7 @@
 """Real transformers models: saved, loaded, trained by the Trainer."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -253,7 +254,7 @@ def test_the_base_model_loads_from_the_whole_and_the_whole_from_the_base(folders
 def test_parts_that_were_prepared_by_themselves(tmp_path):
     model = prepare(llama(), QuestConfig(2, 3))
     convert(model.model.layers[0].mlp)
-    with pytest.raises(InputError, match="parts of this model were prepared or converted by themselves"):
+    with pytest.raises(InputError, match="some layers are packed and others are not"):
         model.save_pretrained(tmp_path / "mixed")
     # The base model is a transformers model of its own, and its configuration the whole model's.
     model = llama()
@@ -275,7 +276,7 @@ def test_modules_choose_what_is_prepared_on_loading(folders):
     assert found == [name]
     with pytest.raises(InputError, match="names 'nope', which is no linear layer of this model"):
         load(["nope"])
-    for wrong in ([], "abc", [3]):
+    for wrong in ([], "abc", [3], 5):
         with pytest.raises(InputError, match="give a list of the dotted names"):
             load(wrong)
 
@@ -308,3 +309,36 @@ def test_experts_are_not_left_out_silently():
     with pytest.raises(InputError, match=r"experts.* holds 4 matrices in one parameter .*'experts' in skip"):
         prepare(model)
     prepare(model, QuestConfig(skip=("lm_head", "embed", "experts")))
+
+
+def test_a_folder_that_lacks_a_tensor(folders, tmp_path):
+    for part in ("codes", "layout", "scale", "bias"):
+        name = f"model.layers.1.self_attn.q_proj.{part}"
+        folder = rewritten(folders[0] / "packed", tmp_path / part)
+        tensors = load_file(folder / "model.safetensors")
+        del tensors[name]
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(InputError, match=f"the folder lacks {re.escape(name)}; save the packed model"):
+            AutoModelForCausalLM.from_pretrained(folder)
+
+
+class Wrapped(torch.nn.Module):
+    """What peft puts around a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer = layer
+
+    def forward(self, x):
+        return self.base_layer(x)
+
+
+def test_adapters_around_layers(tmp_path):
+    model = prepare(llama(), QuestConfig(2, 3))
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = Wrapped(attention.q_proj)
+    with pytest.raises(InputError, match="the model holds adapters of peft; save the PeftModel"):
+        model.save_pretrained(tmp_path / "wrapped")
+    attention.q_proj = attention.q_proj.base_layer  # unloaded
+    model.save_pretrained(tmp_path / "unloaded")
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "unloaded")), logits(model))

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_flag
 from hexad.llm_efficiency.quest.layer import QuestLinear, without_rounding
 
 Loss = Callable[[nn.Module, Any], Float[Tensor, ""]]
@@ -41,8 +42,12 @@ def gradient_alignment(
         weights: leave the weights unrounded too in the gradient compared with.
 
     Raises:
-        InputError: a model that is not prepared, or whose quantised weights are all frozen.
+        InputError: a model that is not prepared, or whose quantised weights are all frozen; a loss that is no
+            finite number with a gradient.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be an nn.Module, not {type(model).__name__}")
+    check_flag("weights", weights)
     layers = {
         name: module
         for name, module in model.named_modules()
@@ -55,8 +60,14 @@ def gradient_alignment(
         # The same dropout in both.
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(0)
+            value = loss(model, batch)
+            if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+                got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+                raise InputError(f"the loss must be one number with a gradient, got {got}")
+            if not bool(value.isfinite()):
+                raise InputError(f"the loss is {float(value)}; its gradient has no direction")
             return torch.autograd.grad(
-                loss(model, batch), [layer.weight for layer in layers.values()], materialize_grads=True
+                value, [layer.weight for layer in layers.values()], materialize_grads=True
             )
 
     quantised = gradients()

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -51,8 +51,14 @@ def check_model_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load_model(folder: str | os.PathLike[str]) -> "PreTrainedModel":
+def load_model(
+    folder: str | os.PathLike[str], dtype: torch.dtype | Literal["auto"] = "auto"
+) -> "PreTrainedModel":
     """A causal language model in a local folder: plain, trained with QuEST, or packed.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        dtype: of its weights; "auto" leaves it to the folder.
 
     Raises:
         InputError: no such model, or one that cannot be read.
@@ -66,7 +72,7 @@ def load_model(folder: str | os.PathLike[str]) -> "PreTrainedModel":
 
     logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+        return AutoModelForCausalLM.from_pretrained(path, local_files_only=True, dtype=dtype)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise

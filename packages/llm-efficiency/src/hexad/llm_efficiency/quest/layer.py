@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.parametrize import is_parametrized
 
 from hexad.core.errors import InputError
 from hexad.kernels.hadamard_transform import hadamard_transform
@@ -133,6 +134,7 @@ class QuestLinear(nn.Linear):
         """
         if not isinstance(linear, nn.Linear):
             raise InputError(f"give an nn.Linear, not {type(linear).__name__}")
+        check_own_weight(linear)
         check_weight(linear.weight)
         layer = cls(
             linear.in_features,
@@ -195,6 +197,15 @@ def check_features(k: int, config: QuestConfig) -> None:
     block_for(k, config.block, config.min_block)
     if config.sparse and k % GROUP:
         raise InputError(f"rows of {k} entries cannot be sparse: {GROUP} must divide their number")
+
+
+def check_own_weight(layer: nn.Linear) -> None:
+    """Raise `InputError` where hooks write the weight before each call (torch's pruning, old weight_norm)."""
+    if "weight" not in dict(layer.named_parameters(recurse=False)) and not is_parametrized(layer, "weight"):
+        raise InputError(
+            "its weight is no parameter of its own but computed before each call (pruning? weight_norm?); "
+            "make it permanent first, such as by torch.nn.utils.prune.remove"
+        )
 
 
 def check_weight(weight: Tensor) -> None:

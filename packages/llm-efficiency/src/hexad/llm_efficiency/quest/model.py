@@ -7,7 +7,7 @@ from torch import nn
 
 from hexad.core.errors import InputError
 from hexad.llm_efficiency.quest.config import QuestConfig
-from hexad.llm_efficiency.quest.layer import QuestLinear, check_features, check_weight
+from hexad.llm_efficiency.quest.layer import QuestLinear, check_features, check_own_weight, check_weight
 from hexad.llm_efficiency.quest.packed import PackedLinear
 from hexad.llm_efficiency.quest.surgery import Filter, linears_of, swap
 
@@ -51,6 +51,7 @@ def prepare(model: Model, config: QuestConfig | None = None, filter_fn: Filter |
     for name, linear in found.items():
         try:
             check_features(linear.in_features, config)
+            check_own_weight(linear)
             check_weight(linear.weight)
         except InputError as error:
             raise InputError(f"{name or 'the layer'}: {error}") from None

@@ -5,6 +5,7 @@ transformed, rounded and multiplied in whole numbers by `hexad.kernels.low_bit_l
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -16,7 +17,7 @@ from hexad.kernels.low_bit_linear import ActivationGrid, level_sums, low_bit_lin
 from hexad.llm_efficiency.quest.config import QuestConfig
 from hexad.llm_efficiency.quest.grids import code_levels, grid_for
 from hexad.llm_efficiency.quest.hadamard import block_for
-from hexad.llm_efficiency.quest.layer import QuestLinear, check_features
+from hexad.llm_efficiency.quest.layer import QuestLinear, check_features, check_own_weight
 from hexad.llm_efficiency.quest.quantizer import codes_of
 
 
@@ -46,6 +47,19 @@ def _said(kinds: Sequence[str], layout: Sequence[int]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _NoWeight:
+    dtype: torch.dtype
+    device: torch.device
+    shape: torch.Size
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a packed layer has codes and scales, and no weight to read or write (weight.{name}); what "
+            "changes weights, such as merging an adapter, must be done before convert"
+        )
+
+
 class PackedLinear(nn.Module):
     """A linear layer of packed weights, for inference.
 
@@ -67,6 +81,8 @@ class PackedLinear(nn.Module):
     codes: Tensor
     scale: Tensor
     layout: Tensor
+    levels: Tensor
+    row_sums: Tensor
     bias: Tensor | None
 
     def __init__(
@@ -95,8 +111,12 @@ class PackedLinear(nn.Module):
         bias_values = torch.zeros(out_features, device=device, dtype=dtype) if bias else None
         self.register_buffer("bias", bias_values)
         self._dtype = dtype or torch.get_default_dtype()
+        # Made from the rest: not saved, and made anew by `refresh` once codes are there.
         self._level_values = code_levels(grid_for(config.w_bits), sparse=config.sparse)
-        self._ready: tuple[Tensor, Tensor] | None = None
+        levels = torch.tensor(self._level_values, dtype=torch.int16, device=device)
+        row_sums = torch.zeros(out_features, dtype=torch.int32, device=device)
+        self.register_buffer("levels", levels, persistent=False)
+        self.register_buffer("row_sums", row_sums, persistent=False)
 
     def _layout(self) -> Tensor:
         config = self.config
@@ -110,12 +130,9 @@ class PackedLinear(nn.Module):
         return torch.tensor([*sizes, *settings], dtype=torch.int32, device="cpu")
 
     @property
-    def weight(self) -> Tensor:
-        """The weight's shape and dtype, on the meta device: code such as T5's asks its layers for a dtype.
-
-        It holds no numbers, and who reads any gets an error of PyTorch.
-        """
-        return torch.empty(self.out_features, self.in_features, dtype=self._dtype, device="meta")
+    def weight(self) -> "_NoWeight":
+        """No tensor, but what code such as T5's may ask of a layer's weight: dtype, device and shape."""
+        return _NoWeight(self._dtype, self.codes.device, torch.Size((self.out_features, self.in_features)))
 
     @classmethod
     def from_quest(cls, layer: QuestLinear) -> Self:
@@ -125,6 +142,7 @@ class PackedLinear(nn.Module):
             InputError: 16 bits, or a weight that is not finite, in float64, or on the meta device.
         """
         config = layer.config
+        check_own_weight(layer)
         if layer.weight.is_meta:
             raise InputError("the weight is on the meta device and holds no numbers; load the model first")
         if layer.weight.dtype == torch.float64:
@@ -145,6 +163,7 @@ class PackedLinear(nn.Module):
         packed.scale = scale.squeeze(-1).float()
         if layer.bias is not None:
             packed.bias = layer.bias.detach().clone()
+        packed.refresh()
         return packed
 
     def forward(self, input: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch outputs"]:
@@ -154,16 +173,15 @@ class PackedLinear(nn.Module):
             InputError: an input that requires a gradient, holds NaN or infinity, or has rows of another
                 length; see `hexad.kernels.low_bit_linear`.
         """
-        levels, row_sums = self._levels_and_sums()
         y = low_bit_linear(
             input,
             self.codes,
             self.scale,
-            levels=levels,
+            levels=self.levels,
             bits=self.bits,
             activation=self.activation,
             block=self.block,
-            row_sums=row_sums,
+            row_sums=self.row_sums,
         )
         # As in QuestLinear, autocast decides over the output and not over what is rounded.
         device = input.device.type
@@ -173,16 +191,15 @@ class PackedLinear(nn.Module):
         # and a last bit that differs here changes codes in the next layer, and in a deep model everything.
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
-    def _levels_and_sums(self) -> tuple[Tensor, Tensor]:
-        """The levels, and their sums over rows: made from the codes at the first call, and then kept."""
-        if self._ready is None:
-            levels = torch.tensor(self._level_values, dtype=torch.int16, device=self.codes.device)
-            self._ready = levels, level_sums(self.codes, levels, bits=self.bits, k=self.in_features)
-        return self._ready
+    def refresh(self) -> None:
+        """Make the levels, and their sums over rows, from the settings and the codes; after codes changed."""
+        if not self.codes.is_meta:
+            self.levels = torch.tensor(self._level_values, dtype=torch.int16, device=self.codes.device)
+            self.row_sums = level_sums(self.codes, self.levels, bits=self.bits, k=self.in_features)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move, or cast the bias alone: a scale in half precision would no longer be the weight's."""
-        scale, self._ready = self.scale, None
+        scale = self.scale
         super()._apply(fn, recurse)
         self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         if self.scale.dtype != torch.float32:
@@ -195,7 +212,7 @@ class PackedLinear(nn.Module):
         given = {name: state_dict.get(f"{prefix}{name}") for name in ("layout", "scale")}
         self.check_loaded(given["layout"], given["scale"], prefix.rstrip("."))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self._ready = None
+        self.refresh()
 
     def check_loaded(self, layout: Tensor | None, scale: Tensor | None, name: str = "") -> None:
         """Raise `InputError` unless codes were packed as this layer reads them, with scales that can be."""

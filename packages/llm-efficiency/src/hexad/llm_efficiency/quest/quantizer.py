@@ -248,10 +248,12 @@ def quantize(
             raise InputError(
                 f"scale has shape {tuple(scale.shape)}; give one number a row: {tuple(x.shape[:-1])}"
             )
-        if not bool((scale > 0).all()):
-            raise InputError("every scale must be positive")
+        if not bool(((scale > 0) & scale.isfinite()).all()):
+            raise InputError("every scale must be positive and finite")
         a = (scale.to(wide.dtype) * grid.top).unsqueeze(-1)
     rounded = round_rows(wide, rule, a)
+    if not torch.compiler.is_compiling() and not bool((rounded.scale * grid.top).isfinite().all()):
+        raise InputError("x or its scale is too large: where the grid ends is no finite number")
     mask = torch.ones_like(x, dtype=torch.bool) if rounded.mask is None else rounded.mask
     values = (rounded.levels * rounded.scale).to(x.dtype)
     codes = codes_of(rounded.levels, grid, sparse=sparse)

@@ -51,6 +51,12 @@ def linears_of(
                 f"{name or 'the model'} is an nn.TransformerEncoderLayer, which goes past its linear layers "
                 "in evaluation; name it in skip, or write the layer out"
             )
+    for name in found:
+        if "lora_" in name:
+            raise InputError(
+                f"{name} belongs to an adapter of peft, whose matrices would be rounded too; prepare the "
+                "model before the adapter is added, or name 'lora_' in skip"
+            )
     for name, module in linears.items():
         if name not in found:
             raise InputError(
@@ -105,8 +111,20 @@ def everywhere(model: nn.Module, modules: Mapping[str, Module]) -> dict[str, Mod
 def swap(model: nn.Module, modules: Mapping[str, nn.Module]) -> nn.Module:
     """Put modules in the places of those names; the model itself goes by the empty name."""
     if "" in modules:
+        _keep_hooks(model, modules[""])
         return modules[""]
     for name, module in everywhere(model, modules).items():
+        _keep_hooks(model.get_submodule(name), module)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, module)
     return model
+
+
+def _keep_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Who watches a layer goes on watching; in the same dictionaries, so that handles still work."""
+    for kind in ("forward_hooks", "forward_pre_hooks"):
+        for name in (f"_{kind}", f"_{kind}_with_kwargs"):
+            setattr(new, name, getattr(old, name))
+    backward = ("_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook")
+    for name in ("_forward_hooks_always_called", *backward):
+        setattr(new, name, getattr(old, name))

@@ -48,14 +48,25 @@ def train(
     model: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a causal language model with its tokenizer to start from.", show_default="new"
+            help="Folder of a causal language model with its tokenizer to start from, read as float32.",
+            show_default="new",
         ),
     ] = None,
-    bits: Annotated[str, typer.Option(help="Of weights and activations: 1 to 8, ternary, fp4, none.")] = "4",
+    bits: Annotated[
+        str | None,
+        typer.Option(
+            help="Of weights and activations: 1 to 8, ternary, fp4, none. A model that `train` wrote keeps "
+            "its own.",
+            show_default="4",
+        ),
+    ] = None,
     w_bits: Annotated[str | None, typer.Option(help="Of weights alone.", show_default="--bits")] = None,
     a_bits: Annotated[
         str | None, typer.Option(help="Of activations alone; none leaves them.", show_default="--bits")
     ] = None,
+    skip: Annotated[
+        str, typer.Option(help="Parts of the names of layers that stay in full precision, with commas.")
+    ] = "lm_head,embed",
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
     batch: Annotated[int, typer.Option(help="Windows a step.")] = 16,
     context: Annotated[int, typer.Option(help="Tokens predicted in a window.")] = 128,
@@ -91,14 +102,15 @@ def train(
     check_folder(texts, "text folder")
     if model is not None:
         check_folder(model, "model folder")
-    weights = parse_bits("--w-bits" if w_bits else "--bits", w_bits or bits)
-    activations = parse_bits("--a-bits" if a_bits else "--bits", a_bits or bits)
+    given = any(option is not None for option in (bits, w_bits, a_bits))
+    weights = parse_bits("--w-bits" if w_bits else "--bits", w_bits or bits or "4")
+    activations = parse_bits("--a-bits" if a_bits else "--bits", a_bits or bits or "4")
     if weights is None and activations is not None:
         raise InputError("activations are rounded together with weights; give --w-bits, or --bits none")
     sizes = {"hidden": hidden, "layers": layers, "heads": heads}
-    given = [f"--{name}" for name, value in sizes.items() if value is not None]
-    if model is not None and given:
-        raise InputError(f"--model {model} has its sizes; leave out {', '.join(given)}")
+    sized = [f"--{name}" for name, value in sizes.items() if value is not None]
+    if model is not None and sized:
+        raise InputError(f"--model {model} has its sizes; leave out {', '.join(sized)}")
 
     try:
         from hexad.core.training import TrainingConfig
@@ -111,7 +123,8 @@ def train(
     from hexad.llm_efficiency.quest.language import check_model_folder
     from hexad.llm_efficiency.quest.texts import read_folder
 
-    config = None if weights is None else QuestConfig(weights, activations)  # ty: ignore[invalid-argument-type]
+    parts = tuple(part.strip() for part in skip.split(",") if part.strip())
+    config = None if weights is None else QuestConfig(weights, activations, skip=parts)  # ty: ignore
     if model is not None:
         check_model_folder(model)
     raw = read_folder(texts)
@@ -125,7 +138,7 @@ def train(
         precision=precision,
     )
     chosen = {name: value for name, value in sizes.items() if value is not None}
-    report = run(raw, out, settings, config, model, context, rate, chosen, quiet=as_json)
+    report = run(raw, out, settings, config, model, context, rate, chosen, given=given, quiet=as_json)
     if as_json:
         print_json(report)
         return
@@ -146,6 +159,7 @@ def run(
     rate: float,
     sizes: dict[str, int],
     *,
+    given: bool,
     quiet: bool,
 ) -> dict[str, Any]:
     """Train, save and score; gives the report that RUN/report.json holds."""
@@ -161,7 +175,8 @@ def run(
         save_model,
         score,
     )
-    from hexad.llm_efficiency.quest.model import prepare
+    from hexad.llm_efficiency.quest.layer import QuestLinear
+    from hexad.llm_efficiency.quest.model import prepare, quantised_layers
     from hexad.llm_efficiency.quest.recipe import (
         byte_llama,
         make_optimizer,
@@ -171,7 +186,9 @@ def run(
     from hexad.llm_efficiency.quest.texts import Windows, split_texts, unigram_entropy
 
     torch.manual_seed(settings.seed)
-    network: Any = byte_llama(context=context, **sizes) if source is None else load_model(source)
+    # In half precisions most updates of the weights would be rounded away.
+    wide = torch.float32
+    network: Any = byte_llama(context=context, **sizes) if source is None else load_model(source, wide)
     vocabulary = network.config.vocab_size
     reader = Reader() if source is None else load_reader(source, vocabulary)
     check_context(network, context)
@@ -180,17 +197,28 @@ def run(
     check_vocabulary(training, vocabulary)
     check_vocabulary(test, vocabulary)
     bytes_per_token = sum(map(len, raw)) / sum(map(len, read))
+    if layers := quantised_layers(network):
+        layer = next(iter(layers.values()))
+        if not isinstance(layer, QuestLinear):
+            raise InputError(f"the model in {source} is packed; train goes on with trainable ones alone")
+        if given:
+            raise InputError(
+                f"the model in {source} is trained with {layer.config.w_bits} and {layer.config.a_bits} bits "
+                "already; leave out --bits, --w-bits and --a-bits to go on with them"
+            )
+        config = layer.config
     # A run is gone on with by the same command alone.
     identity = {
         "--w-bits": None if config is None else config.w_bits,
         "--a-bits": None if config is None else config.a_bits,
         "--lr": rate,
         "--steps": settings.steps,
+        "--skip": None if config is None else list(config.skip),
         "--context": context,
         "texts": hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()[:16],
         "--model and sizes": _digest(network),
     }
-    if config is not None:
+    if config is not None and not layers:
         network = prepare(network, config)
     writable_folder(out, "--out")
     optimizer = make_optimizer(network, rate)

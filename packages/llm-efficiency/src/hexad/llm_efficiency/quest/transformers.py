@@ -117,7 +117,12 @@ class QuestQuantizer(HfQuantizer):
         for name in self.quantization_config.modules or ():
             layer = model.get_submodule(name)
             if isinstance(layer, PackedLinear):
+                # transformers marks what it read, and fills the rest with whatever the memory holds.
+                for part, tensor in layer.named_buffers():
+                    if part in layer.state_dict() and not getattr(tensor, "_is_hf_initialized", False):
+                        raise InputError(f"the folder lacks {name}.{part}; save the packed model again")
                 layer.check_loaded(layer.layout, layer.scale, name)
+                layer.refresh()
             else:
                 try:
                     check_weight(layer.weight)  # ty: ignore[invalid-argument-type]
@@ -131,13 +136,7 @@ class QuestQuantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: "PreTrainedModel") -> tuple[None, dict[str, Any]]:
         """Called by `save_pretrained`: what is written must be what the configuration says."""
-        layers = quantised_layers(model)
-        packed = [name for name, layer in layers.items() if isinstance(layer, PackedLinear)]
-        if list(layers) != self.quantization_config.modules or len(packed) not in (0, len(layers)):
-            raise InputError(
-                "parts of this model were prepared or converted by themselves, and it would not load again; "
-                "call prepare(model) or convert(model) on the whole of it (filter_fn chooses layers)"
-            )
+        attach(model)
         return None, {}
 
     @property
@@ -164,7 +163,8 @@ register_quantizer(METHOD)(QuestQuantizer)
 
 
 def _names(modules: Sequence[str]) -> list[str]:
-    if isinstance(modules, str) or not all(isinstance(name, str) for name in modules) or not modules:
+    listed = isinstance(modules, Sequence) and not isinstance(modules, str)
+    if not listed or not all(isinstance(name, str) for name in modules) or not modules:
         raise InputError(f"modules is {modules!r}; give a list of the dotted names of linear layers, or None")
     return list(modules)
 
@@ -192,6 +192,17 @@ def attach(model: "PreTrainedModel") -> None:
         InputError: layers that are quantised in different ways, which one configuration cannot say.
     """
     layers = quantised_layers(model)
+    if not layers:
+        raise InputError("no layer of the model is quantised any more; it cannot be saved as if it were")
+    if any(name.endswith(".base_layer") for name in layers):
+        raise InputError(
+            "the model holds adapters of peft; save the PeftModel (its adapters), or merge or unload them"
+        )
+    if len({type(layer) for layer in layers.values()}) > 1:
+        raise InputError(
+            "some layers are packed and others are not, and such a model would not load again; call convert "
+            "on the whole model (prepare's filter_fn chooses layers)"
+        )
     settings = next(iter(layers.values())).config
     if any(layer.config != settings for layer in layers.values()):
         raise InputError("the layers are quantised in different ways; one configuration cannot hold them")
