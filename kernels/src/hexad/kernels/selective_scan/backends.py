@@ -80,11 +80,6 @@ def choose(backend: Backend, device: str, dtype: torch.dtype, states: int, chain
     return fast if reason_against(fast, device, dtype, states) is None else "torch"
 
 
-def keeps_checkpoints(backend: str) -> bool:
-    """Whether the backward pass of a backend starts from states that the forward pass kept."""
-    return backend in ("torch", "native", "triton")
-
-
 def forward(backend: str, inputs: Inputs, softplus: bool, keep: bool) -> Scanned:
     """Run a checked call."""
     # Each backend is imported when it first runs: triton is slow to load.
@@ -96,13 +91,9 @@ def forward(backend: str, inputs: Inputs, softplus: bool, keep: bool) -> Scanned
         from hexad.kernels.selective_scan import triton
 
         return triton.forward(inputs, softplus, keep)
-    if backend == "torch":
-        from hexad.kernels.selective_scan import pure
+    from hexad.kernels.selective_scan import pure
 
-        return pure.forward(inputs, softplus, keep)
-    from hexad.kernels.selective_scan import reference
-
-    return reference.forward(inputs, softplus)
+    return pure.forward(inputs, softplus, keep)
 
 
 def backward(
@@ -122,10 +113,6 @@ def backward(
         from hexad.kernels.selective_scan import triton
 
         return triton.backward(grad_y, grad_last, inputs, checkpoints, softplus)
-    if backend == "torch":
-        from hexad.kernels.selective_scan import pure
+    from hexad.kernels.selective_scan import pure
 
-        return pure.backward(grad_y, grad_last, inputs, checkpoints, softplus)
-    from hexad.kernels.selective_scan import reference
-
-    return reference.backward(grad_y, grad_last, inputs, softplus)
+    return pure.backward(grad_y, grad_last, inputs, checkpoints, softplus)

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hexad.core.errors import InputError
-from hexad.kernels.selective_scan import checks, op
-from hexad.kernels.selective_scan.backends import Backend, Name, choose, keeps_checkpoints, reason_against
-from hexad.kernels.selective_scan.inputs import compute_dtype
+from hexad.kernels.selective_scan import checks, op, reference
+from hexad.kernels.selective_scan.backends import Backend, Name, choose, reason_against
+from hexad.kernels.selective_scan.inputs import Inputs, compute_dtype
 
 Output = Float[Tensor, "batch channels steps"]
 State = Float[Tensor, "batch channels states"]
@@ -76,12 +76,20 @@ def selective_scan(
     everything = (*tensors, initial_state)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in everything)
     chained = initial_state is not None or (return_last_state and learns)
-    chosen = choose(backend, u.device.type, compute_dtype(everything), A.shape[1], chained)
+    dtype = compute_dtype(everything)
+    chosen = choose(backend, u.device.type, dtype, A.shape[1], chained)
     if chosen == "mamba_ssm":
         return _delegated(tensors, delta_softplus, return_last_state)
     start = None if initial_state is None else initial_state.transpose(1, 2)
-    keep = learns and keeps_checkpoints(chosen)
-    y, last_state, _ = op.selective_scan(*tensors, start, delta_softplus, keep, chosen)
+    if chosen == "reference":
+        inputs = Inputs(*tensors, start)
+        if u.device.type == "cpu" and not torch.compiler.is_compiling():
+            checks.check_rates(A)
+            checks.check_numbers(inputs)
+        y, last_state = reference.scan(inputs, delta_softplus)
+        y, last_state = y.to(u.dtype), last_state.to(dtype)
+    else:
+        y, last_state, _ = op.selective_scan(*tensors, start, delta_softplus, learns, chosen)
     return (y, last_state.transpose(1, 2)) if return_last_state else y
 
 

@@ -12,6 +12,7 @@ step of a small scan (pytorch issue 139500).
 import torch
 from torch import Tensor
 
+from hexad.core.errors import InputError
 from hexad.kernels.selective_scan import backends, checks
 from hexad.kernels.selective_scan.inputs import Inputs, empty_gradients, empty_outputs
 
@@ -59,7 +60,7 @@ def _selective_scan_backward(
     """The gradient of every input, one without numbers for each that is None."""
     inputs = Inputs(u, delta, A, B, C, D, z, delta_bias, initial_state)
     with torch.autocast(u.device.type, enabled=False):
-        if backends.keeps_checkpoints(backend) and checkpoints.shape[1] != inputs.chunks - 1:
+        if checkpoints.shape[1] != inputs.chunks - 1:
             checkpoints = backends.forward(backend, inputs, softplus, keep=True).checkpoints
         return backends.backward(backend, grad_y, grad_last, inputs, checkpoints, softplus)
 
@@ -104,3 +105,12 @@ def _backward(ctx, grad_y, grad_last, grad_checkpoints):
 
 
 torch.library.register_autograd("hexad::selective_scan", _backward, setup_context=_remember, lib=_library)
+
+
+def _no_second_derivative(ctx, *_):
+    raise InputError(
+        "the selective scan has no second derivative; take its gradient without create_graph, or detach it"
+    )
+
+
+torch.library.register_autograd("hexad::selective_scan_backward", _no_second_derivative, lib=_library)

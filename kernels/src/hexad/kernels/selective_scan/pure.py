@@ -13,8 +13,9 @@ from torch import Tensor
 
 from hexad.kernels.selective_scan.inputs import STEPS, Inputs, Scanned, empty_gradients, empty_outputs
 
-# Entries of a chunk's states that are computed together.
-_ENTRIES = 2**19
+# Entries of a chunk's states that are computed together: they fit in the cache, and those of one step are
+# too few for PyTorch to wake threads for.
+_ENTRIES = 2**18
 # Tensors that have no samples, or need not have any.
 _SHARED = ("A", "B", "C", "D", "delta_bias")
 

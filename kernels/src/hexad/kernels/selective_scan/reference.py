@@ -6,14 +6,15 @@ rule as in the authors' code, A by the exponential):
     h_t = exp(delta'_t A) h_{t-1} + delta'_t u_t B_t
     y_t = <h_t, C_t> + D u_t, times silu(z_t)
 
-Gradients are those of autograd through the loop: they share nothing with the other backends' formulas.
+It is no operator of its own: autograd goes through the loop, so that its gradients share nothing with the
+formulas of the other backends.
 """
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from hexad.kernels.selective_scan.inputs import Inputs, Scanned
+from hexad.kernels.selective_scan.inputs import Inputs
 
 
 def scan(
@@ -40,29 +41,6 @@ def scan(
     if wide.z is not None:
         y = y * torch.nn.functional.silu(wide.z)
     return y, h.transpose(1, 2)
-
-
-def forward(inputs: Inputs, softplus: bool) -> Scanned:
-    """Outputs and the last state, rounded once; no checkpoints are kept."""
-    with torch.no_grad():
-        y, last = scan(inputs, softplus)
-    return Scanned(
-        y.to(inputs.u.dtype).contiguous(),
-        last.to(inputs.dtype).contiguous(),
-        last.new_empty(last.shape[0], 0, *last.shape[1:], dtype=inputs.dtype),
-    )
-
-
-def backward(grad_y: Tensor, grad_last: Tensor | None, inputs: Inputs, softplus: bool) -> list[Tensor]:
-    """The gradient of each input, rounded once."""
-    leaves = [None if x is None else x.detach().to(torch.float64).requires_grad_() for x in inputs]
-    with torch.enable_grad():
-        y, last = scan(Inputs._make(leaves), softplus)
-        outputs = [y] if grad_last is None else [y, last]
-        outer = [grad_y.double()] if grad_last is None else [grad_y.double(), grad_last.double()]
-        given = [x for x in leaves if x is not None]
-        found = iter(torch.autograd.grad(outputs, given, outer, materialize_grads=True))
-    return [inputs.u.new_empty(0) if x is None else next(found).to(x.dtype).contiguous() for x in inputs]
 
 
 def _each_step(x: Tensor, u: Tensor) -> Float64[Tensor, "batch channels states steps"]:
