@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 
 from hexad.vision_robustness import shufflemamba
 from hexad.vision_robustness.shufflemamba import VisionMamba, shuffling
@@ -95,6 +96,30 @@ def test_a_checkpoint_of_vim_is_tuned(hexad, data, tmp_path):
     assert network.head.out_features == 2
 
 
+def test_a_run_is_tuned_at_another_size_and_with_other_classes(hexad, data, tmp_path, trained):
+    (data / "train/grey").mkdir()
+    for number in range(8):
+        Image.new("RGB", (16, 16), (100 + number,) * 3).save(data / "train/grey" / f"{number}.png")
+    (data / "val/grey").mkdir()
+    Image.new("RGB", (16, 16), (110,) * 3).save(data / "val/grey/0.png")
+    options = [*BRIEF, "--img-size", "20", "--lr", "1e-9", "--epochs", "1"]
+    code, _, _ = hexad("train", data, "--out", tmp_path / "tuned", "--weights", trained[0], *options)
+    assert code == 0
+    before, (after, description) = load_network(trained[0])[0], load_network(tmp_path / "tuned")
+    assert description.classes == ["bright", "dark", "grey"]
+    assert after.class_position == "front"
+    assert after.pos_embed.shape == (1, 26, 64)
+    torch.testing.assert_close(after.pos_embed[:, 0], before.pos_embed[:, 0], atol=1e-6, rtol=0)
+    weights = [network.layers[3].mixer.in_proj.weight for network in (after, before)]
+    torch.testing.assert_close(*weights, atol=1e-6, rtol=0)
+    # The same folder does not go on from other first weights.
+    other = tmp_path / "other"
+    code, _, _ = hexad("train", data, "--out", other, *BRIEF, "--epochs", "1", "--seed", "1")
+    code, _, err = hexad("train", data, "--out", tmp_path / "tuned", "--weights", other, *options)
+    assert code == 2
+    assert "other settings (first weights" in err
+
+
 def test_any_model_of_timm_trains_with_slws(hexad, data, tmp_path):
     code, out, _ = hexad(
         "train", data, "--out", tmp_path / "run", "--model", "test_vit", *BRIEF, "--img-size", 32, "--json"
@@ -120,6 +145,7 @@ def test_any_model_of_timm_trains_with_slws(hexad, data, tmp_path):
         (("--augment", "full", "--batch-size", "7"), "mixup pairs pictures"),
         (("--accelerator", "abacus"), "device 'abacus' cannot be used here"),
         (("--held-out", "1"), "held_out is 1.0"),
+        (("--weights", "a.pth", "--model", "vim_slws_tiny"), "leave out --model vim_slws_tiny"),
         (("--workers", "-1"), "--workers is -1"),
     ],
 )

@@ -13,12 +13,13 @@ from torch import nn
 
 from hexad.core.errors import InputError
 from hexad.core.files import atomic_path
-from hexad.core.validation import check_file, check_path, near_miss
+from hexad.core.validation import check_file, check_path
 from hexad.vision_robustness.shufflemamba import registry
 from hexad.vision_robustness.shufflemamba.network import VisionMamba
 from hexad.vision_robustness.shufflemamba.wrapping import apply_slws
 
 FILE = "model.safetensors"
+KEY = "hexad-shufflemamba"
 
 
 @dataclass(frozen=True)
@@ -54,19 +55,21 @@ class Description:
         return apply_slws(network, slws_rate, slws_schedule) if slws_rate else network
 
 
-def check_model(name: str) -> str:
-    """The name if timm knows it, ours included, else an `InputError` with a near miss."""
-    known = timm.list_models()
-    if name not in known:
-        raise InputError(f"timm has no model {name!r}; {near_miss(name, known)}")
-    return name
+def is_network(path: Path) -> bool:
+    """Whether `path` is a run's folder, or a file that `save_network` wrote."""
+    file = path / FILE if path.is_dir() else path
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return KEY in (opened.metadata() or {})
+    except (SafetensorError, OSError):
+        return path.is_dir()
 
 
 def save_network(network: nn.Module, description: Description, path: Path) -> None:
     """Write weights and description to `path`, whole or not at all."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"hexad-shufflemamba": json.dumps(asdict(description))})
+        save_file(tensors, temporary, metadata={KEY: json.dumps(asdict(description))})
 
 
 def load_network(path: str | Path) -> tuple[nn.Module, Description]:
@@ -79,7 +82,7 @@ def load_network(path: str | Path) -> tuple[nn.Module, Description]:
     file = check_file(place / FILE if place.is_dir() else place, "network")
     try:
         with safe_open(file, framework="pt") as opened:
-            description = Description(**json.loads((opened.metadata() or {})["hexad-shufflemamba"]))
+            description = Description(**json.loads((opened.metadata() or {})[KEY]))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, KeyError, TypeError, ValueError, OSError):
         raise InputError(f"{file} was not written by `shufflemamba train`, or is damaged") from None

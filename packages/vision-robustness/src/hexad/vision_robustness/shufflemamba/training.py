@@ -1,6 +1,7 @@
 """Train a classifier with SLWS: `hexad.core.training` over timm's data, losses, optimizer and EMA."""
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,6 +125,9 @@ def fit(
     torch.manual_seed(recipe.seed)
     if network is None:
         network = description.build(recipe.slws_rate, recipe.slws_schedule)
+        first = {}
+    else:
+        first = {"first weights": _digest(network)}
     objective, mixup = make_objective(recipe, len(pictures.classes))
     trainee = Trainee(network, objective, recipe.average, -(-steps // every))
     optimizer = make_optimizer(network, recipe)
@@ -162,7 +166,7 @@ def fit(
         out / "checkpoints",
         scheduler=make_scheduler(optimizer, recipe, steps),
         progress=tell,
-        identity=_identity(description, pictures, recipe),
+        identity=_identity(description, pictures, recipe) | first,
     )
     seconds = time.perf_counter() - started
     result = trainee.result.eval()
@@ -203,6 +207,14 @@ def _identity(description: Description, pictures: Pictures, recipe: Recipe) -> d
     free = ("batch_size", "seed", "clip")
     settings = {name: value for name, value in dataclasses.asdict(recipe).items() if name not in free}
     return settings | {"data": pictures.digest, "network": dataclasses.asdict(description)}
+
+
+def _digest(network: nn.Module) -> str:
+    """A hash of a network's weights."""
+    digest = hashlib.sha256()
+    for tensor in network.state_dict().values():
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def picture_loader(dataset: Any, description: Description, batch_size: int = 128, workers: int = 0) -> Any:

@@ -1,7 +1,7 @@
 """`hexad vision-robustness shufflemamba train`: folders of pictures in, a trained network out."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -26,12 +26,15 @@ def train(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; goes on where it stopped.")],
     model: Annotated[
-        str, typer.Option(help="vim_slws_micro, vim_slws_tiny ..., or any model of timm.")
-    ] = "vim_slws_micro",
+        str | None,
+        typer.Option(
+            help="vim_slws_tiny, vim_slws_reg_small ..., or any model of timm.", show_default="vim_slws_micro"
+        ),
+    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Checkpoint of Vim or Mamba-Reg to start from; it says the sizes, so --model is not needed.",
+            help="Checkpoint of Vim or Mamba-Reg, or a run, to start from instead of --model.",
             show_default="random",
         ),
     ] = None,
@@ -95,6 +98,7 @@ def train(
     from hexad.vision_robustness.shufflemamba.datasets import read_pictures
     from hexad.vision_robustness.shufflemamba.figures import draw_training
     from hexad.vision_robustness.shufflemamba.recipe import Recipe
+    from hexad.vision_robustness.shufflemamba.starting import starting_point
     from hexad.vision_robustness.shufflemamba.storage import device_of
     from hexad.vision_robustness.shufflemamba.training import Machine, fit
 
@@ -114,12 +118,13 @@ def train(
     )
     if accelerator not in ("auto", "cpu"):
         device_of(accelerator.replace("gpu", "cuda"))
-    describe = _describer(model, weights, size, recipe)
+    start = starting_point(model, weights, size, recipe)
     if out.resolve().is_relative_to(data.resolve()):
         raise InputError(f"--out {out} lies in the data folder; name another")
     with progress_bar(stderr, "pictures", quiet=as_json) as tell:
         pictures = read_pictures(data, held_out, tell)
-    description, network = describe(pictures.classes)
+    description = start.describe(pictures.classes)
+    network = start.network(description, recipe)
     writable_folder(out, "--out")
     machine = Machine(accelerator, precision, workers, checkpoint_every)
     try:
@@ -143,59 +148,3 @@ def train(
         soft_wrap=True,
         markup=False,
     )
-
-
-def _try_blocks(network: Any, side: int) -> None:
-    """Run a network once with every block shuffled, so that one that cannot be is refused now."""
-    import torch
-
-    from hexad.vision_robustness.shufflemamba.wrapping import apply_slws
-
-    apply_slws(network, 1.0, lambda place: 1.0).train()
-    with torch.no_grad():
-        network(torch.zeros(2, 3, side, side))
-
-
-def _describer(model: str, weights: Path | None, size: int | None, recipe: Any) -> Any:
-    """A function of the class names that gives the network's description and, from --weights, the network.
-
-    What is wrong with the model is said here, before the pictures are read.
-    """
-    import timm
-    import torch
-
-    from hexad.vision_robustness.shufflemamba import registry
-    from hexad.vision_robustness.shufflemamba.checkpoints import load_official, read_weights, sizes_of
-    from hexad.vision_robustness.shufflemamba.recipe import MEAN, STD
-    from hexad.vision_robustness.shufflemamba.storage import Description, check_model
-
-    rates = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
-    if weights is None:
-        config = timm.models.get_pretrained_cfg(check_model(model))
-        side = size or int(config.input_size[-1] if config else 224)
-        name = model
-        arguments: dict[str, Any] = rates | {"img_size": side}
-        try:
-            with torch.device("meta"):  # no memory, no time
-                timm.create_model(name, num_classes=2, **arguments)
-        except TypeError:
-            arguments = dict(rates)  # convolutional networks take any size, and do not ask
-        if recipe.slws_rate and name not in registry.default_cfgs:
-            _try_blocks(timm.create_model(name, num_classes=2, **arguments), side)
-    else:
-        name, arguments = "", sizes_of(read_weights(weights)) | rates
-        if arguments["in_chans"] != 3:
-            raise InputError(f"{weights} takes {arguments['in_chans']} channels; pictures are read in colour")
-        side = size or arguments["img_size"][0]
-        arguments["img_size"] = side
-
-    def describe(classes: tuple[str, ...]) -> tuple[Description, Any]:
-        crop = 0.9 if side >= 128 else 1.0
-        made = Description(name, arguments, list(classes), side, list(MEAN), list(STD), crop)
-        if weights is None:
-            return made, None
-        torch.manual_seed(recipe.seed)
-        given = {"slws_rate": recipe.slws_rate, "slws_schedule": recipe.slws_schedule}
-        return made, load_official(weights, num_classes=len(classes), img_size=side, **rates, **given)
-
-    return describe

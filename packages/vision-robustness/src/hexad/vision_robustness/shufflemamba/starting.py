@@ -1,0 +1,119 @@
+"""What a training starts from: a name of timm with random weights, a checkpoint of Vim, or a run of ours."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from hexad.core.errors import InputError
+from hexad.core.validation import near_miss
+from hexad.vision_robustness.shufflemamba import registry
+from hexad.vision_robustness.shufflemamba.checkpoints import checkpoint_filter_fn, read_weights, sizes_of
+from hexad.vision_robustness.shufflemamba.network import VisionMamba
+from hexad.vision_robustness.shufflemamba.recipe import MEAN, STD, Recipe
+from hexad.vision_robustness.shufflemamba.storage import Description, is_network, load_network
+from hexad.vision_robustness.shufflemamba.wrapping import apply_slws
+
+DEFAULT = "vim_slws_micro"
+
+
+@dataclass(frozen=True)
+class Start:
+    """An architecture, before the number of classes is known.
+
+    Attributes:
+        model: timm's name, or empty for a `VisionMamba` of the `arguments`.
+        arguments: of the constructor.
+        size: side of a picture in pixels.
+        state: weights to start from, or none.
+    """
+
+    model: str
+    arguments: dict[str, Any]
+    size: int
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+    def describe(self, classes: tuple[str, ...]) -> Description:
+        """The network for these classes."""
+        crop = 0.9 if self.size >= 128 else 1.0
+        return Description(self.model, self.arguments, list(classes), self.size, list(MEAN), list(STD), crop)
+
+    def network(self, description: Description, recipe: Recipe) -> nn.Module | None:
+        """The network with the weights to start from and a fresh head, or None to draw all of them."""
+        if not self.state:
+            return None
+        torch.manual_seed(recipe.seed)
+        made = description.build(recipe.slws_rate, recipe.slws_schedule)
+        state = checkpoint_filter_fn(self.state, made) if isinstance(made, VisionMamba) else self.state
+        own = made.state_dict()
+        kept = {name: value for name, value in state.items() if _shape(own, name) == value.shape}
+        lost = [name for name in own if name not in kept and not name.startswith("head.")]
+        if lost and not self.model:
+            raise InputError(
+                f"the weights do not fit: {lost[0]} is {_shape(state, lost[0])}, not {_shape(own, lost[0])}"
+            )
+        made.load_state_dict(kept, strict=False)
+        return made
+
+
+def starting_point(model: str | None, weights: Path | None, size: int | None, recipe: Recipe) -> Start:
+    """What `train` is asked to start from; all that can be wrong with it is said here.
+
+    Args:
+        model: timm's name, ours included; None is `DEFAULT`, or what `weights` are of.
+        weights: a checkpoint of Vim or Mamba-Reg, or a run of ours (its folder, or the file in it).
+        size: side of a picture; None is the model's own.
+        recipe: its rates.
+
+    Raises:
+        InputError: both `model` and `weights`, an unknown name, a size that does not fit, a file that cannot
+            be read, or a model that SLWS cannot shuffle.
+    """
+    if model is not None and weights is not None:
+        raise InputError(f"--weights {weights} says what the model is; leave out --model {model}")
+    rates = {"drop_path_rate": recipe.drop_path} if recipe.drop_path else {}
+    if weights is None:
+        return _fresh(model or DEFAULT, size, rates, recipe)
+    if is_network(weights):
+        network, known = load_network(weights)
+        side = size or known.size
+        sides = {"img_size": side} if "img_size" in known.arguments else {}
+        start = Start(known.model, known.arguments | rates | sides, side, network.state_dict())
+    else:
+        state = read_weights(weights)
+        sizes = sizes_of(state)
+        if sizes["in_chans"] != 3:
+            raise InputError(f"{weights} takes {sizes['in_chans']} channels; pictures are read in colour")
+        side = size or sizes["img_size"][0]
+        del sizes["num_classes"]
+        start = Start("", sizes | rates | {"img_size": side}, side, state)
+    start.network(start.describe(("a", "b")), recipe)  # refuses what does not fit
+    return start
+
+
+def _fresh(name: str, size: int | None, rates: dict[str, Any], recipe: Recipe) -> Start:
+    known = timm.list_models()
+    if name not in known:
+        raise InputError(f"timm has no model {name!r}; {near_miss(name, known)}")
+    config = timm.models.get_pretrained_cfg(name)
+    side = size or int(config.input_size[-1] if config else 224)
+    arguments: dict[str, Any] = rates | {"img_size": side}
+    try:
+        with torch.device("meta"):  # no memory, no time
+            timm.create_model(name, num_classes=2, **arguments)
+    except TypeError:
+        arguments = dict(rates)  # convolutional networks take any size, and do not ask
+    if recipe.slws_rate and name not in registry.default_cfgs:
+        # Once with every block shuffled, so that one that cannot be is refused now.
+        network = timm.create_model(name, num_classes=2, **arguments)
+        apply_slws(network, 1.0, lambda place: 1.0).train()
+        with torch.no_grad():
+            network(torch.zeros(2, 3, side, side))
+    return Start(name, arguments, side)
+
+
+def _shape(state: dict[str, Tensor], name: str) -> Any:
+    return state[name].shape if name in state else "missing"
