@@ -213,5 +213,10 @@ def test_images_that_do_not_fit_are_refused():
         make()(torch.randn(1, 3, 20, 16))
     with pytest.raises(InputError, match=r"shape \(1, 1, 16, 16\); it must be \(batch, 3, height, width\)"):
         make()(torch.randn(1, 1, 16, 16))
+    for dtype in (torch.uint8, torch.complex64):
+        with pytest.raises(InputError, match=f"images are {dtype}"):
+            make()(torch.zeros(1, 3, 16, 16, dtype=dtype))
+    with pytest.raises(InputError, match="NaN"):
+        make()(torch.full((1, 3, 16, 16), float("nan")))
     with pytest.raises(InputError, match="built for one way of pooling"):
         make(registers=2).reset_classifier(3, "avg")

@@ -206,6 +206,8 @@ class VisionMamba(nn.Module):
                 f"images have the shape {tuple(image.shape)}; it must be (batch, "
                 f"{self.patch_embed.proj.in_channels}, height, width)"
             )
+        if not image.is_floating_point():
+            raise InputError(f"images are {image.dtype}; normalise them to floating point")
         size = (image.shape[2], image.shape[3])
         if self.dynamic_img_size:
             check_patches("the image", size, self.patch_embed.patch_size)
