@@ -76,7 +76,7 @@ def test_test_crops_come_from_the_other_half(monkeypatch):
     config = Config(("grass",), 2, 2, 1, 1, steps=1, batch_size=2, parts=1)
     data = prepare(config, 5)
     assert seen == ["left", "left", "left", "right", "right"]
-    assert data.tests["same"].masks[0].sum() == 0
-    assert data.tests["cross"].masks[1].sum() > 0
+    assert data.tests["good"].masks.sum() == 0
+    assert data.tests["cross"].masks[0].sum() > 0
     assert prepare(config, 5) is data
     prepare.cache_clear()

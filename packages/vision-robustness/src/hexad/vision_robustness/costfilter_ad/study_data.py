@@ -90,8 +90,9 @@ def prepare(config: Config, seed: int) -> Prepared:
     clean = make_samples(detector, *good, SyntheticAnomaly(probability=0, p_texture=0), len(good[0]), 0)
     held = _crops(surfaces, "right", config.defective, generator)
     tests = {
-        "same": _joined(clean, synthetic(held, config.defective, 3, always=True)),
-        "cross": _joined(clean, _foreign(detector, held, generator)),
+        "good": clean,
+        "same": synthetic(held, config.defective, 3, always=True),
+        "cross": _foreign(detector, held, generator),
     }
     return Prepared(
         detector,
@@ -119,14 +120,6 @@ def _in_turn(crops: list[list[Tensor]]) -> tuple[list[Tensor], list[int]]:
     """Images of all classes in turn, and their classes."""
     images = [image for row in zip(*crops, strict=True) for image in row]
     return images, list(range(len(crops))) * len(crops[0])
-
-
-def _joined(first: SampleBank, second: SampleBank) -> SampleBank:
-    return SampleBank(
-        [np.concatenate(layers) for layers in zip(first.features, second.features, strict=True)],
-        np.concatenate((first.masks, second.masks)),
-        np.concatenate((first.classes, second.classes)),
-    )
 
 
 def _foreign(

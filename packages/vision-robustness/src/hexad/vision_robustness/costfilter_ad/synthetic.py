@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from hexad.core.errors import InputError
+from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.validation import check_choice, check_range
 from hexad.vision_robustness.costfilter_ad.perlin import perlin_mask
 from hexad.vision_robustness.images import Rgb, find_images, read_image
@@ -97,8 +97,13 @@ class SyntheticAnomaly:
     def _allowed(self, image: Tensor) -> Tensor:
         if self.foreground == "all":
             return torch.ones(image.shape[1:], dtype=torch.bool)
-        from skimage.filters import threshold_otsu
-
+        try:
+            from skimage.filters import threshold_otsu
+        except ImportError:
+            raise MissingExtraError(
+                "scikit-image finds the foreground, which is not installed; run: "
+                'pip install "hexad-vision-robustness[costfilter-ad]"'
+            ) from None
         grey = functional.rgb_to_grayscale(image)[0]
         if float(grey.min()) == float(grey.max()):
             return torch.ones_like(grey, dtype=torch.bool)
