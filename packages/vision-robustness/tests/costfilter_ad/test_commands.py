@@ -186,12 +186,15 @@ def test_bad_masks_are_refused_before_anything_is_written(trained, tmp_path, cap
         said = capsys.readouterr().err.replace("\n", " ")
         assert words in said or "pixels, its image" in said
         assert not (tmp_path / "out").exists()
-    assert read_mask(data / "ground_truth/patch/000_mask.png", _shape(data)).any()
-
-
-def _shape(data):
-    with Image.open(data / "test/patch/000.png") as image:
-        return image.height, image.width
+    # Grey ones are taken where a threshold is named.
+    soft = right.copy()
+    soft[right > 0] = 130
+    soft[0, :3] = (1, 90, 127)
+    Image.fromarray(soft).save(path)
+    with pytest.raises(InputError, match="or --mask-threshold 127"):
+        read_mask(path, right.shape)
+    assert np.array_equal(read_mask(path, right.shape, 127), right > 0)
+    assert run("predict", trained / "run", data, "-o", tmp_path / "out", "--mask-threshold", 127) == 0
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,9 @@ def predict(
     threshold: Annotated[
         float | None, typer.Option(help="Of the masks; default what training chose.")
     ] = None,
+    mask_threshold: Annotated[
+        int | None, typer.Option(help="Cuts true masks that are not binary, at 127 as a rule.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write the maps themselves too, as .npy.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -142,7 +145,9 @@ def predict(
     loaded.with_mixture(**{name: value for name, value in changes.items() if value is not None})
     try:
         with progress_bar(stderr, "predict", quiet=as_json) as tell, warnings_as_lines(stderr):
-            report = predict_folder(loaded, source, out, raw=raw, progress=tell)
+            report = predict_folder(
+                loaded, source, out, raw=raw, mask_threshold=mask_threshold, progress=tell
+            )
     except KeyboardInterrupt:
         stderr.print(f"Interrupted: pictures so far are in {out}.", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None

@@ -129,8 +129,15 @@ def _single(classes: Sequence[str], where: Path) -> None:
         )
 
 
-def read_mask(path: Path, shape: tuple[int, int]) -> Bool[np.ndarray, "height width"]:
+def read_mask(
+    path: Path, shape: tuple[int, int], threshold: int | None = None
+) -> Bool[np.ndarray, "height width"]:
     """A true mask, as booleans.
+
+    Args:
+        path: of the file.
+        shape: height and width of its image.
+        threshold: of 0 to 255; values above it are anomalous. Without it a mask must have two values.
 
     Raises:
         InputError: it is of another size than the image, or has more than two values.
@@ -144,9 +151,13 @@ def read_mask(path: Path, shape: tuple[int, int]) -> Bool[np.ndarray, "height wi
         raise InputError(
             f"mask {path} is {values.shape[1]} x {values.shape[0]} pixels, its image {shape[1]} x {shape[0]}"
         )
+    if threshold is not None:
+        return values > threshold
     found = np.unique(values)
     if len(found) > 2 or (found[0] != 0 and len(found) > 1) or not set(found.tolist()) <= {0, 1, 255}:
-        raise InputError(f"mask {path} is not binary (it has {len(found)} values); use 0 and 255")
+        raise InputError(
+            f"mask {path} is not binary (it has {len(found)} values); use 0 and 255, or --mask-threshold 127"
+        )
     return values > 0
 
 

@@ -49,6 +49,7 @@ def predict_folder(
     target: str | Path,
     *,
     raw: bool = False,
+    mask_threshold: int | None = None,
     progress: Callable[[float, str], None] = lambda fraction, note: None,
 ) -> dict[str, Any]:
     """Write a heat map, a mask and a score for each image of a folder; measure them where the truth is known.
@@ -62,6 +63,7 @@ def predict_folder(
         source: a folder with test/<kind>, any other folder of images, or one image.
         target: where to write.
         raw: keep the maps themselves too, as float32.
+        mask_threshold: cuts true masks that are not binary; without it they are refused.
         progress: called as `progress(fraction, "12 of 80")`.
 
     Returns:
@@ -80,12 +82,14 @@ def predict_folder(
     folder = Path(target)
     if folder.resolve() == Path(source).resolve() or Path(source).resolve() in folder.resolve().parents:
         raise InputError(f"output folder {folder} lies in {source}, which is judged; name another")
-    _check_masks(images, files)
+    if mask_threshold is not None and not 0 <= mask_threshold < 255:
+        raise InputError(f"mask_threshold is {mask_threshold}; it must lie in 0 to 254")
+    _check_masks(images, files, mask_threshold)
     writable_folder(folder, "output folder")
     judged: list[_Judged] = []
     for number, image in enumerate(images):
         pixels = files.pixels(number)
-        judged.append(_judge(model, image, pixels, folder, raw))
+        judged.append(_judge(model, image, pixels, folder, raw, mask_threshold))
         progress((number + 1) / len(images), f"{number + 1} of {len(images)}")
     with atomic_open(folder / "scores.csv") as file:
         writer = csv.writer(file)
@@ -104,15 +108,22 @@ def predict_folder(
     return report
 
 
-def _check_masks(images: list[TestImage], files: ImageFiles) -> None:
+def _check_masks(images: list[TestImage], files: ImageFiles, threshold: int | None) -> None:
     """Read every mask before anything is written."""
     for number, image in enumerate(images):
         if image.mask is not None:
             height, width = files.pixels(number).shape[:2]
-            read_mask(image.mask, (height, width))
+            read_mask(image.mask, (height, width), threshold)
 
 
-def _judge(model: CostFilter, image: TestImage, pixels: Rgb, folder: Path, raw: bool) -> _Judged:
+def _judge(
+    model: CostFilter,
+    image: TestImage,
+    pixels: Rgb,
+    folder: Path,
+    raw: bool,
+    mask_threshold: int | None,
+) -> _Judged:
     side, threshold = model.detector.image_size, model.mixture.threshold
     height, width = pixels.shape[:2]
     found = model.predict(square(pixels, side)[None], torch.tensor([image.product]))
@@ -120,7 +131,7 @@ def _judge(model: CostFilter, image: TestImage, pixels: Rgb, folder: Path, raw: 
     above = heat > threshold
     drawn, mask = outlined(pixels, above, RED), None
     if image.mask is not None:
-        truth = read_mask(image.mask, (height, width))
+        truth = read_mask(image.mask, (height, width), mask_threshold)
         drawn = outlined(drawn, truth, GREEN)
         mask = np.asarray(Image.fromarray(truth).resize((side, side), Image.Resampling.NEAREST))
     elif image.kind == GOOD:
