@@ -247,7 +247,7 @@ STUDY = Study(
         "tiny": Preset(Config(("brick",), 8, 4, 3, 3, steps=2, batch_size=4, parts=1), seeds=1),
         "quick": Preset(Config(("brick",), 48, 16, 9, 9, steps=32, batch_size=4, parts=2), seeds=1),
         "full": Preset(
-            Config(("brick", "grass", "gravel"), 48, 16, 20, 30, steps=120, batch_size=4, parts=3), seeds=3
+            Config(("brick", "grass", "gravel"), 64, 16, 20, 30, steps=250, batch_size=4, parts=3), seeds=3
         ),
     },
     figures=(
