@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +67,7 @@ class Trainee(nn.Module):
         self.seen: Tensor
         self.scores: Tensor
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("scores", torch.full((rows, 4), -1.0, dtype=torch.float64))
+        self.register_buffer("scores", torch.full((rows, 4), -1.0))
 
     @property
     def result(self) -> nn.Module:
@@ -132,22 +131,22 @@ def fit(
     trainee = Trainee(network, objective, recipe.average, -(-steps // every))
     optimizer = make_optimizer(network, recipe)
     pictures.train.transform = training_transform(recipe, description.size)
-    last = [""]
+    last, place = "", torch.device("cpu")
 
     def tell(fraction: float, note: str) -> None:
+        nonlocal last, place
         step = round(fraction * steps)
         trainee.follow()
         if step % every == 0 or step == steps:
-            device = next(trainee.parameters()).device
-            score = evaluate(trainee.result, pictures.val, description, device=device)
-            row = torch.tensor([step, score.top1, score.top5, score.loss], dtype=torch.float64)
-            trainee.scores[(step - 1) // every] = row.to(device)
+            place = next(trainee.parameters()).device
+            score = evaluate(trainee.result, pictures.val, description, device=place)
+            row = torch.tensor([step, score.top1, score.top5, score.loss], device=place)
+            trainee.scores[(step - 1) // every] = row
             trainee.train()
-            last[0] = f", {score.top1:.1%} of validation"
+            last = f", {score.top1:.1%} of validation"
         if progress is not None:
-            progress(fraction, note + last[0])
+            progress(fraction, note + last)
 
-    started = time.perf_counter()
     history = train(
         trainee,
         optimizer,
@@ -168,11 +167,10 @@ def fit(
         progress=tell,
         identity=_identity(description, pictures, recipe) | first,
     )
-    seconds = time.perf_counter() - started
     result = trainee.result.eval()
     save_network(result, description, out / FILE)
-    seen = evaluate(result, pictures.train, description)
-    score = evaluate(result, pictures.val, description)
+    seen = evaluate(result, pictures.train, description, device=place)
+    score = evaluate(result, pictures.val, description, device=place)
     report = {
         "file": str(out / FILE),
         "model": description.model or "VisionMamba",
@@ -180,12 +178,11 @@ def fit(
         "classes": list(pictures.classes),
         "recipe": dataclasses.asdict(recipe),
         "steps": steps,
-        "seconds": seconds,
         "train": dataclasses.asdict(seen),
         "validation": dataclasses.asdict(score),
         "gap": seen.top1 - score.top1,
         "scores": [
-            {"step": int(step), "top1": top1, "top5": top5, "loss": loss}
+            {"step": int(step), "top1": round(top1, 6), "top5": round(top5, 6), "loss": round(loss, 6)}
             for step, top1, top5, loss in trainee.scores.tolist()
             if step >= 0
         ],
