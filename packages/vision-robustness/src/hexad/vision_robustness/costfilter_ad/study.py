@@ -123,7 +123,7 @@ def draw_ap(results: Results) -> MatplotlibFigure | None:
         range(len(cases)), [f"{case.split('/')[1]}\n{labels[case.split('/')[0]]}" for case in cases]
     )
     axes.set(ylabel="pixel AP", ylim=(0, 1))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
     return figure
 
 
