@@ -12,6 +12,7 @@ from torch import nn
 from hexad.core.errors import InputError
 from hexad.vision_robustness.shufflemamba import (
     SLWS,
+    VimBlock,
     VisionMamba,
     apply_slws,
     forced_shuffle,
@@ -187,8 +188,8 @@ def test_activation_checkpointing_replays_the_permutations(images):
     model = apply_slws(vim(), 1.0, generator=torch.Generator()).train()
     model.set_grad_checkpointing()
     total = model(images).sum()
-    # In a thread of its own: after an error PyTorch keeps the rest of the graph for the thread, and at the end
-    # of the process frees it without Python, which crashes.
+    # In a thread of its own: after an error PyTorch keeps the rest of the graph for the thread, and at the
+    # end of the process frees it without Python, which crashes.
     with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="leave out `generator`"):
         pool.submit(total.backward).result()
 
@@ -334,3 +335,30 @@ def test_the_longest_list_of_like_blocks_is_found():
 
     model = apply_slws(Odd(), 1.0)
     assert [hasattr(block, "_slws") for block in model.trunk_of_mine] == [True] * 3
+
+
+def test_two_shuffles_of_one_block_are_undone_in_reverse():
+    model = nn.Module()
+    model.blocks = nn.ModuleList(nn.Identity() for _ in range(3))
+    apply_slws(model, 1.0, lambda place: 1.0)
+    model.train()
+    tokens = torch.arange(7.0).reshape(1, 7, 1)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x = tokens
+        with forced_shuffle(model, 1.0):
+            for block in model.blocks:
+                x = block(x)
+        assert torch.equal(x, tokens)
+
+
+def test_the_projects_own_block_by_keywords():
+    torch.manual_seed(0)
+    block = VimBlock(8, 4)
+    hidden, residual = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    model = nn.Module()
+    model.blocks = nn.ModuleList([block])
+    expected = block(hidden=hidden, residual=residual)[1]
+    apply_slws(model, 1.0, lambda place: 1.0).train()
+    for _ in range(5):
+        torch.testing.assert_close(block(hidden=hidden, residual=residual)[1], expected)

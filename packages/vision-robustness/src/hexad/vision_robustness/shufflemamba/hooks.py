@@ -21,7 +21,7 @@ from hexad.vision_robustness.shufflemamba.shuffling import (
 ORDERED = ("attn_mask", "attention_mask", "mask", "position_ids", "cache_position", "is_causal")
 """Arguments by which a block ties its tokens to their places; a shuffle would leave them behind."""
 
-_NAMES = ("hidden_states", "x", "residual")
+_NAMES = ("hidden_states", "hidden", "x", "residual")
 
 
 class BlockShuffle:
@@ -54,7 +54,7 @@ class BlockShuffle:
         """Hook it around `block`."""
         self.handles = [
             block.register_forward_pre_hook(self.before, with_kwargs=True),
-            block.register_forward_hook(self.after),
+            block.register_forward_hook(self.after, prepend=True),
         ]
 
     def detach(self) -> None:
