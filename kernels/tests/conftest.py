@@ -1,7 +1,10 @@
-"""Native code built for several processors, for the tests of every operation that has some."""
+"""What tests of every operation need: native code built for several processors, and Triton interpreted."""
 
+import os
 import platform
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -50,3 +53,17 @@ def use_build(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, str], No
         monkeypatch.setattr(module, "library", library)
 
     return use
+
+
+@pytest.fixture
+def run_interpreted() -> Callable[[str], None]:
+    """Run a test file in a process with TRITON_INTERPRET set: Triton asks for it when a kernel is defined."""
+
+    def run(file: str) -> None:
+        command = [sys.executable, "-m", "pytest", file, "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "passed" in done.stdout
+
+    return run

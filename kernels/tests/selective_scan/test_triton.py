@@ -5,8 +5,6 @@ of their own that has TRITON_INTERPRET set from the start.
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -21,13 +19,8 @@ DEVICES = ["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gp
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the process that it would start")
-def test_under_the_interpreter():
-    command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-W", "ignore"]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed" in done.stdout
+def test_under_the_interpreter(run_interpreted):
+    run_interpreted(__file__)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes CPU tensors")

@@ -166,7 +166,7 @@ def test_evaluate_beside_etkdg_and_from_a_file(run, base):
         (("sample", "CCO", "-o", "out.xyz"), "must end in .sdf"),
         (("sample", "CCO", "-o", "nowhere/out.sdf"), "folder nowhere"),
         (("sample", "CCO", "--picture", "a.gif"), "must end in .png"),
-        (("sample", "CCO", "--device", "cuda:99"), "--device 'cuda:99' is not there"),
+        (("sample", "CCO", "--device", "cuda:99"), "device 'cuda:99' cannot be used here"),
         (("sample", "CCO", "-c", "bad.safetensors"), "cannot be read"),
         (("sample", "CS"), "element S"),
         (("sample", ""), "give a file of molecules or a SMILES"),

@@ -362,3 +362,19 @@ def test_the_projects_own_block_by_keywords():
     apply_slws(model, 1.0, lambda place: 1.0).train()
     for _ in range(5):
         torch.testing.assert_close(block(hidden=hidden, residual=residual)[1], expected)
+
+
+def test_streams_are_parameters_of_the_forward():
+    model = nn.Module()
+    model.blocks = nn.ModuleList([VimBlock(8, 4)])
+    apply_slws(model, 1.0, lambda place: 1.0, streams=["hidden", "residul"]).train()
+    with pytest.raises(InputError, match=r"VimBlock takes no 'residul'; name those of its forward \(hidden"):
+        model.blocks[0](torch.randn(1, 3, 8))
+
+
+def test_a_small_share_still_shuffles_one_block():
+    model = nn.Module()
+    model.blocks = nn.ModuleList(nn.Identity() for _ in range(8))
+    for share, count in ((0.0, 0), (0.05, 1), (0.5, 4), (1.0, 8)):
+        with forced_shuffle(model, share):
+            assert sum(len(block._forward_pre_hooks) for block in model.blocks) == count

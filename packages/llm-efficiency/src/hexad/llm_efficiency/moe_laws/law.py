@@ -148,22 +148,10 @@ class ChinchillaLaw(_Coefficients):
         return Optimum(n_active, tokens, float(self.loss(n_active, tokens)))
 
 
-@dataclass(frozen=True)
-class _Saturating(_Coefficients):
-    """Laws in which experts count as Eh, which begins at E_start and saturates at E_max."""
-
-    def expert_hat(self, experts: ArrayLike) -> Values:
-        """Eh, with 1/Eh = 1/(E - 1 + (1/E_start - 1/E_max)^-1) + 1/E_max (Clark et al. 2022, equation 9).
-
-        Eh(1) = E_start, and Eh tends to E_max. With E_start = 1 and E_max infinite it is E itself.
-        """
-        _, _, experts = _checked(1.0, 1.0, experts)
-        start, most = self._bounds
-        return 1 / (1 / (experts - 1 + 1 / (1 / start - 1 / most)) + 1 / most)
-
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        raise NotImplementedError
+def _expert_hat(experts: ArrayLike, start: float, most: float) -> Values:
+    """Eh, with 1/Eh = 1/(E - 1 + (1/E_start - 1/E_max)^-1) + 1/E_max (Clark et al. 2022, equation 9)."""
+    _, _, experts = _checked(1.0, 1.0, experts)
+    return 1 / (1 / (experts - 1 + 1 / (1 / start - 1 / most)) + 1 / most)
 
 
 def _check_bounds(e_start: float, e_max: float) -> None:
@@ -175,7 +163,7 @@ def _check_bounds(e_start: float, e_max: float) -> None:
 
 
 @dataclass(frozen=True)
-class JointMoELaw(_Saturating):
+class JointMoELaw(_Coefficients):
     """L = a Eh^delta N^(alpha + gamma ln Eh) + b Eh^omega D^(beta + zeta ln Eh) + c (equation of section 4).
 
     Without arguments it is the paper's own fit (its table of coefficients), in nats per GPT-2 token of
@@ -207,9 +195,9 @@ class JointMoELaw(_Saturating):
             check_range(name, getattr(self, name))
         _check_bounds(self.e_start, self.e_max)
 
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        return self.e_start, self.e_max
+    def expert_hat(self, experts: ArrayLike) -> Values:
+        """Eh, which is E_start for E = 1 and tends to E_max; with 1 and infinity it is E itself."""
+        return _expert_hat(experts, self.e_start, self.e_max)
 
     def loss(self, n_active: ArrayLike, tokens: ArrayLike, experts: ArrayLike = 1) -> Values:
         """Nats per token, broadcast over the arguments.
@@ -250,7 +238,7 @@ class JointMoELaw(_Saturating):
 
 
 @dataclass(frozen=True)
-class ClarkLaw(_Saturating):
+class ClarkLaw(_Coefficients):
     """L = a Eh^delta N^(alpha + gamma ln Eh): Clark et al. 2022, at one number of tokens.
 
     It is the joint law's first term. The number of tokens changes nothing, so plans over tokens have no
@@ -276,9 +264,9 @@ class ClarkLaw(_Saturating):
             check_range(name, getattr(self, name))
         _check_bounds(self.e_start, self.e_max)
 
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        return self.e_start, self.e_max
+    def expert_hat(self, experts: ArrayLike) -> Values:
+        """Eh, which is E_start for E = 1 and tends to E_max; with 1 and infinity it is E itself."""
+        return _expert_hat(experts, self.e_start, self.e_max)
 
     def loss(self, n_active: ArrayLike, tokens: ArrayLike, experts: ArrayLike = 1) -> Values:
         """Nats per token; the tokens change nothing but the shape."""

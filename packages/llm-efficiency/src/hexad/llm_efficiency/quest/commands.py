@@ -133,11 +133,11 @@ def evaluate(
 
     import numpy as np
 
+    from hexad.core.devices import find_device
     from hexad.llm_efficiency.quest.language import (
         check_context,
         check_model_folder,
         check_vocabulary,
-        device_for,
         load_model,
         load_reader,
         score,
@@ -146,7 +146,7 @@ def evaluate(
 
     check_model_folder(model)
     raw = read_folder(texts)
-    place = device_for(device)
+    place = find_device(device)
     loaded = load_model(model)
     check_context(loaded, context)
     vocabulary = loaded.config.vocab_size

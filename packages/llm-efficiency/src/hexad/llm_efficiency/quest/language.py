@@ -156,15 +156,3 @@ def check_vocabulary(tokens: np.ndarray, vocabulary: int) -> None:
             f"the tokenizer gives token {int(tokens.max())}, and the model has {vocabulary}; they do not "
             "belong together"
         )
-
-
-def device_for(name: str) -> torch.device:
-    """The device of that name.
-
-    Raises:
-        InputError: it is not there.
-    """
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None

@@ -64,15 +64,10 @@ def check_different(option: str, paths: Iterable[Path], why: str) -> None:
 
 def load(path: Path, causal: bool | None, device: str) -> "AttentionCall":
     """Read a call onto the device; `causal` overrules the file."""
-    import torch
-
+    from hexad.core.devices import find_device
     from hexad.llm_efficiency.spargeattn.calls import load_call
 
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
-    return load_call(path, device, causal)
+    return load_call(path, str(find_device(device)), causal)
 
 
 def choose_params(

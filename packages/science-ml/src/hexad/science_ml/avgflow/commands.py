@@ -21,7 +21,6 @@ from hexad.science_ml.avgflow.options import (
     SeedOption,
     StepsOption,
     ThreadsOption,
-    check_device,
     check_output,
     set_threads,
     stderr,
@@ -78,10 +77,11 @@ def sample(
 
         hexad science-ml avgflow sample "C[C@H](N)C(=O)O" -o alanine.sdf --checkpoint base --relax 500
     """
+    from hexad.core.devices import find_device
     from hexad.science_ml.avgflow.generator import ConformerGenerator
     from hexad.science_ml.avgflow.sampling import time_grid
 
-    generator = ConformerGenerator.from_checkpoint(checkpoint, check_device(device), precision)
+    generator = ConformerGenerator.from_checkpoint(checkpoint, str(find_device(device)), precision)
     # All that can be wrong is found before the first molecule is sampled.
     time_grid(generator.check_steps(steps), grid)
     if relax:

@@ -16,7 +16,6 @@ from hexad.science_ml.avgflow.options import (
     SeedOption,
     StepsOption,
     ThreadsOption,
-    check_device,
     check_output,
     set_threads,
     stderr,
@@ -88,9 +87,10 @@ def evaluate(
         judged = evaluation.evaluate(references, samples, delta, energies=energies, requested=asked)
         rows[str(generated)] = judged.row()
     else:
+        from hexad.core.devices import find_device
         from hexad.science_ml.avgflow.generator import ConformerGenerator
 
-        generator = ConformerGenerator.from_checkpoint(checkpoint, check_device(device), precision)
+        generator = ConformerGenerator.from_checkpoint(checkpoint, str(find_device(device)), precision)
         steps = generator.check_steps(steps)
         references = _references(reference, limit, as_json)
         start = time.perf_counter()

@@ -27,17 +27,6 @@ ThreadsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
-def check_device(name: str) -> str:
-    """The name of a device that is there, else an `InputError`."""
-    import torch
-
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"--device {name!r} is not there ({str(error).splitlines()[0]})") from None
-    return name
-
-
 def set_threads(count: int | None) -> None:
     """Compute on so many cores; None leaves torch's choice."""
     import torch

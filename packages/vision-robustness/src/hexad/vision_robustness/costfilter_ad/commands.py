@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hexad.core.terminal import print_json, progress_bar, warnings_as_lines
+from hexad.core.terminal import print_json, print_table, progress_bar, warnings_as_lines
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -155,7 +155,7 @@ def predict(
         print_json(report)
         return
     if report["metrics"]:
-        stdout.print(_table(report["metrics"]))
+        print_table(stdout, _table(report["metrics"]))
     plural = "" if report["images"] == 1 else "s"
     stdout.print(
         f"{report['images']} image{plural} judged; heatmaps/, masks/ and scores.csv are in {out}",

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import nn
 
+from hexad.core.devices import find_device
 from hexad.core.errors import InputError
 from hexad.core.validation import check_file, near_miss
 
@@ -104,7 +105,7 @@ def load_classifier(
         InputError: the spec, name, file or device is not to be had, the weights do not fit, or the
             normalisation is not known.
     """
-    target = _device(device)
+    target = find_device(device)
     batch = None
     if spec.startswith("timm:"):
         module = _from_timm(spec.removeprefix("timm:"))
@@ -135,18 +136,6 @@ def load_classifier(
 
 def _triple(values: Any) -> Triple | None:
     return None if values is None else (float(values[0]), float(values[1]), float(values[2]))
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except Exception as error:
-        # torch raises RuntimeError, AssertionError or NotImplementedError, as the device's kind has it.
-        raise InputError(f"device {name!r} cannot be used ({_first_line(error)}); try --device cpu") from None
-    return device
 
 
 def _from_timm(spec: str) -> nn.Module:

@@ -55,14 +55,15 @@ def evaluate(
     check_count("--seed", seed, 0)
     import torch
 
+    from hexad.core.devices import find_device
     from hexad.core.validation import check_range
     from hexad.vision_robustness.shufflemamba.datasets import read_labelled
-    from hexad.vision_robustness.shufflemamba.storage import device_of, load_network
+    from hexad.vision_robustness.shufflemamba.storage import load_network
     from hexad.vision_robustness.shufflemamba.training import predict, score_of
     from hexad.vision_robustness.shufflemamba.wrapping import forced_shuffle as shuffled
 
     check_range("--forced-shuffle", forced_shuffle, 0, 1)
-    place = device_of(device)
+    place = find_device(device)
     network, description = load_network(run)
     pictures = read_labelled(data, description.classes)
     options: dict[str, Any] = {"batch_size": batch_size, "device": place}
@@ -118,11 +119,12 @@ def predict_pictures(
     check_count("--batch-size", batch_size)
     import torch
 
+    from hexad.core.devices import find_device
     from hexad.vision_robustness.shufflemamba.datasets import PlainPictures
-    from hexad.vision_robustness.shufflemamba.storage import device_of, load_network
+    from hexad.vision_robustness.shufflemamba.storage import load_network
     from hexad.vision_robustness.shufflemamba.training import predict
 
-    place = device_of(device)
+    place = find_device(device)
     network, description = load_network(run)
     with progress_bar(stderr, "pictures", quiet=as_json) as tell:
         pictures = PlainPictures(source, tell)

@@ -107,6 +107,12 @@ class BlockShuffle:
             wanted: Iterable[Any] = self.streams
             if not inside:
                 order = list(inspect.signature(block.forward).parameters)
+                unknown = [name for name in self.streams if name not in order and "kwargs" not in order]
+                if unknown:
+                    raise InputError(
+                        f"{type(block).__name__} takes no {unknown[0]!r}; name those of its forward "
+                        f"({', '.join(order)}) by `streams`"
+                    )
                 places = {name: place for place, name in enumerate(order[:positional])}
                 wanted = [places.get(name, name) for name in self.streams]
         else:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -92,20 +91,3 @@ def load_network(path: str | Path) -> tuple[nn.Module, Description]:
     except RuntimeError as error:
         raise InputError(f"{file} does not fit its own description ({str(error).splitlines()[0]})") from None
     return network.eval(), description
-
-
-def device_of(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one.
-
-    Raises:
-        InputError: it cannot be used here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except Exception as error:
-        # torch raises RuntimeError, AssertionError or NotImplementedError, as the kind of device has it.
-        raise InputError(f"device {name!r} cannot be used here; try cpu") from error
-    return device

@@ -95,11 +95,11 @@ def train(
             f"training needs {error.name!r}, which is not installed; "
             'run: pip install "hexad-vision-robustness[shufflemamba]"'
         ) from error
+    from hexad.core.devices import find_device
     from hexad.vision_robustness.shufflemamba.datasets import read_pictures
     from hexad.vision_robustness.shufflemamba.figures import draw_training
     from hexad.vision_robustness.shufflemamba.recipe import Recipe
     from hexad.vision_robustness.shufflemamba.starting import starting_point
-    from hexad.vision_robustness.shufflemamba.storage import device_of
     from hexad.vision_robustness.shufflemamba.training import Machine, fit
 
     recipe = Recipe(
@@ -117,7 +117,7 @@ def train(
         seed=seed,
     )
     if accelerator not in ("auto", "cpu"):
-        device_of(accelerator.replace("gpu", "cuda"))
+        find_device(accelerator.replace("gpu", "cuda"))
     start = starting_point(model, weights, size, recipe)
     if out.resolve().is_relative_to(data.resolve()):
         raise InputError(f"--out {out} lies in the data folder; name another")

@@ -159,7 +159,7 @@ def forced_shuffle(
 
     Args:
         model: any that `apply_slws` takes, with or without SLWS.
-        last: share of the blocks, from the end.
+        last: share of the blocks, from the end; at least one of them, but for 0.
         layers: the blocks, or the name of their list; None looks for it.
         generator: of the CPU; None takes torch's global one.
 
@@ -167,7 +167,8 @@ def forced_shuffle(
         InputError: no list of blocks, or a share outside [0, 1].
     """
     blocks = find_blocks(model, layers)
-    count = round(len(blocks) * check_range("last", last, 0, 1))
+    share = check_range("last", last, 0, 1)
+    count = max(round(len(blocks) * share), 1 if share else 0)
     shuffles = [BlockShuffle(1.0, generator, always=True) for _ in range(count)]
     try:
         for block, shuffle in zip(blocks[len(blocks) - count :], shuffles, strict=True):
