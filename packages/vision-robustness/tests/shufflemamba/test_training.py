@@ -94,6 +94,23 @@ def test_labels_to_score_follow_the_network_not_the_alphabet(data):
     assert {label for path, label in found.reader.samples if "dark" in path} == {0}
 
 
+def test_pictures_of_16_bits_are_refused(data):
+    deep = data / "train/dark/deep.png"
+    Image.fromarray(np.full((16, 16), 40_000, np.uint16)).save(deep)
+    with pytest.raises(
+        InputError, match=r"deep\.png cannot be read .*mode I;16 has more than 8 bits"
+    ):
+        read_pictures(data)
+    assert "more than 8 bits" in PlainPictures(data / "train").unreadable[str(deep)]
+
+
+def test_a_picture_that_is_cut_off_is_not_scored_as_another(data):
+    whole = (data / "val/dark/00.png").read_bytes()
+    (data / "val/dark/cut.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"cut\.png cannot be read as a picture"):
+        read_labelled(data / "val", ["dark", "bright"])
+
+
 # -- recipe -----------------------------------------------------------------------------------------------
 
 

@@ -84,13 +84,26 @@ def read_pictures(
     return Pictures(train_set, val_set, tuple(sorted(names, key=names.get)), digest.hexdigest()[:16])
 
 
-def check_picture(path: Path) -> None:
-    """Refuse a file whose header is no picture's; its pixels are not decoded."""
+def check_picture(path: Path, *, whole: bool = False) -> None:
+    """Refuse a file that is no picture of 8 bits a channel.
+
+    Its pixels are decoded where `whole`: of a file that is cut off the header alone is good.
+    """
+    if fault := _fault(path, whole=whole):
+        raise InputError(f"{path} cannot be read as a picture ({fault}); mend or remove it")
+
+
+def _fault(path: Path, *, whole: bool) -> str:
+    """Why a file cannot be taken, or nothing."""
     try:
-        with Image.open(path):
-            pass
-    except (OSError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read as a picture ({_first_line(error)}); remove it") from None
+        with Image.open(path) as image:
+            if whole:
+                image.load()
+            # Pillow cuts more than 8 bits at 255, which leaves a picture white.
+            deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
+            return f"mode {image.mode} has more than 8 bits a channel; convert it" if deep else ""
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -133,7 +146,8 @@ def read_labelled(root: str | Path, classes: list[str]) -> ImageDataset:
         raise InputError(f"{folder} has the class {min(strange)!r}, which the network does not know")
     found = _labelled(folder, {name: label for label, name in enumerate(classes)})
     for path, _ in found.reader.samples:
-        check_picture(Path(path))
+        # timm reads the next picture instead of one that it cannot decode, and its label with it.
+        check_picture(Path(path), whole=True)
     return found
 
 
@@ -167,13 +181,10 @@ class PlainPictures(torch.utils.data.Dataset):
         self.unreadable: dict[str, str] = {}
         self.transform: Any = None
         for number, path in enumerate(found):
-            try:
-                # Whole: a cut off file has a good header.
-                with Image.open(path) as image:
-                    image.load()
+            if fault := _fault(path, whole=True):
+                self.unreadable[str(path)] = fault
+            else:
                 self.paths.append(path)
-            except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-                self.unreadable[str(path)] = _first_line(error)
             if progress is not None:
                 progress((number + 1) / len(found), f"{number + 1} of {len(found)} pictures looked at")
         if not self.paths:

@@ -106,8 +106,10 @@ class BlockShuffle:
         if self.streams is not None:
             wanted: Iterable[Any] = self.streams
             if not inside:
-                order = list(inspect.signature(block.forward).parameters)
-                unknown = [name for name in self.streams if name not in order and "kwargs" not in order]
+                parameters = inspect.signature(block.forward).parameters
+                order = list(parameters)
+                more = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+                unknown = [] if more else [name for name in self.streams if name not in order]
                 if unknown:
                     raise InputError(
                         f"{type(block).__name__} takes no {unknown[0]!r}; name those of its forward "
