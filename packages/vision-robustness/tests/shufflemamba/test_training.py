@@ -97,9 +97,7 @@ def test_labels_to_score_follow_the_network_not_the_alphabet(data):
 def test_pictures_of_16_bits_are_refused(data):
     deep = data / "train/dark/deep.png"
     Image.fromarray(np.full((16, 16), 40_000, np.uint16)).save(deep)
-    with pytest.raises(
-        InputError, match=r"deep\.png cannot be read .*mode I;16 has more than 8 bits"
-    ):
+    with pytest.raises(InputError, match=r"deep\.png cannot be read .*mode I;16 has more than 8 bits"):
         read_pictures(data)
     assert "more than 8 bits" in PlainPictures(data / "train").unreadable[str(deep)]
 
