@@ -5,6 +5,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's eight colours, the order chosen so that the first four differ most.
@@ -49,6 +52,22 @@ def new_figure(
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(rows, columns, **subplots)
+
+
+def draw_losses(axis: "Axes", losses: "Float[np.ndarray, ' steps']", unit: str = "") -> None:
+    """The loss of each step of a training, with its running mean over a thirtieth of the steps."""
+    import numpy as np
+    from matplotlib.ticker import MaxNLocator
+
+    steps = np.arange(1, len(losses) + 1)
+    axis.plot(steps, losses, color=COLOURS[6], linewidth=0.8, label="each step")
+    width = max(1, len(losses) // 30)
+    if width > 1:
+        mean = np.convolve(losses, np.full(width, 1 / width), mode="valid")
+        axis.plot(steps[width - 1 :], mean, color=COLOURS[0], label=f"mean of {width} steps")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel("step")
+    axis.set_ylabel(f"training loss [{unit}]" if unit else "training loss")
 
 
 def save_figure(figure: "Figure", path: Any) -> None:

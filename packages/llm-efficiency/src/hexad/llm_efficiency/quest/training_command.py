@@ -265,21 +265,11 @@ def _digest(network: "nn.Module") -> str:
 
 def plot_losses(history: "Float[np.ndarray, ' steps']", test: float, unit: str, path: Path) -> None:
     """The training loss with its running mean, and the test loss at the end."""
-    import numpy as np
-    from matplotlib.ticker import MaxNLocator
-
-    from hexad.core.plots import COLOURS, new_figure, save_figure
+    from hexad.core.plots import COLOURS, draw_losses, new_figure, save_figure
 
     figure, axis = new_figure(6.4, 3.8)
-    steps = np.arange(1, len(history) + 1)
-    axis.plot(steps, history, color=COLOURS[6], linewidth=0.8, label="each step")
-    width = max(1, len(history) // 30)
-    if width > 1:
-        mean = np.convolve(history, np.full(width, 1 / width), mode="valid")
-        axis.plot(steps[width - 1 :], mean, color=COLOURS[0], label=f"mean of {width} steps")
+    draw_losses(axis, history, f"nats/{unit}")
     axis.plot([len(history)], [test], "o", color=COLOURS[1], label="text not trained on")
-    axis.set_xlabel("step")
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel(f"loss [nats/{unit}]")
     axis.legend()
     save_figure(figure, path)
