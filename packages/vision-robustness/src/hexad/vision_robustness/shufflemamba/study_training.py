@@ -25,7 +25,7 @@ ORDERS = 5
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the study; the recipe is AdamW at `lr`, decay 0.05, a constant rate.
+    """Sizes of the study; the recipe is AdamW, decay 0.05, with a cosine from `lr` to 0.
 
     Args:
         train: digits trained on.
@@ -173,6 +173,7 @@ def measure(trial: Trial, name: str) -> Iterator[Measurement]:
     known, unknown = (Digits(places) for places in split_digits(trial.seed, config.train, config.test))
     network = make_network(config, trial.seed, way)
     optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=0.05)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     losses = train(
         network,
         optimizer,
@@ -187,6 +188,7 @@ def measure(trial: Trial, name: str) -> Iterator[Measurement]:
             accelerator="cpu",
         ),
         trial.folder / "checkpoints",
+        scheduler=scheduler,
         progress=trial.progress,
     )
     np.save(trial.folder / "losses.npy", losses)
