@@ -165,3 +165,10 @@ def test_permute_tokens_keeps_further_dimensions():
     perm = torch.tensor([[2, 0, 1], [1, 2, 0]])
     expected = torch.stack([x[0, perm[0]], x[1, perm[1]]])
     assert torch.equal(permute_tokens(x, perm), expected)
+
+
+def test_what_is_no_permutation_is_refused():
+    x = torch.randn(2, 3, 4)
+    for perm in (torch.tensor([0, 0, 1]), torch.tensor([1, 2, 3]), torch.tensor([[0, 1, 2], [2, 2, 0]])):
+        with pytest.raises(InputError, match="perm is no permutation: it must hold each of 0 to 2 once"):
+            shuffle_restore(lambda t: t, x, perm=perm)

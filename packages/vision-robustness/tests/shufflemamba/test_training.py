@@ -1,6 +1,7 @@
 """Training: folders, augmentation, losses, schedule, averages, and runs that go on where they stopped."""
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -61,12 +62,13 @@ def test_bad_folders_are_refused(data, tmp_path):
     with pytest.raises(InputError, match=r"data folder .* does not exist"):
         read_pictures(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no pictures in folders named after their classes"):
+    with pytest.raises(InputError, match=r"no images in .*empty; looked for bmp, gif"):
         read_pictures(tmp_path / "empty")
     (data / "val/red").mkdir()
+    Image.new("RGB", (8, 8)).save(data / "val/red/0.png")
     with pytest.raises(InputError, match=r"val has the class 'red', which .*train lacks"):
         read_pictures(data)
-    (data / "val/red").rmdir()
+    shutil.rmtree(data / "val/red")
     (data / "train/dark/notes.png").write_text("no picture")
     with pytest.raises(InputError, match=r"notes\.png cannot be read as a picture"):
         read_pictures(data)
@@ -107,6 +109,40 @@ def test_a_picture_that_is_cut_off_is_not_scored_as_another(data):
     (data / "val/dark/cut.png").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"cut\.png cannot be read as a picture"):
         read_labelled(data / "val", ["dark", "bright"])
+    with pytest.raises(InputError, match=r"cut\.png cannot be read as a picture"):
+        read_pictures(data)
+
+
+def test_the_digest_knows_the_pixels(data):
+    before = read_pictures(data).digest
+    path = data / "train/dark/00.png"
+    content = path.read_bytes()
+    path.write_bytes((data / "train/dark/01.png").read_bytes())
+    assert read_pictures(data).digest != before
+    path.write_bytes(content)
+    assert read_pictures(data).digest == before
+
+
+def test_pictures_belong_in_the_folder_of_a_class(data):
+    stray = data / "train/stray.png"
+    Image.new("RGB", (8, 8)).save(stray)
+    with pytest.raises(InputError, match=r"stray\.png lies in no class's folder; pictures belong in .*CLASS"):
+        read_pictures(data)
+    stray.unlink()
+    (data / "train/dark/more").mkdir()
+    Image.new("RGB", (8, 8)).save(data / "train/dark/more/0.png")
+    with pytest.raises(InputError, match="lies deeper than its class's folder"):
+        read_pictures(data)
+
+
+def test_other_suffixes_are_read_and_hidden_files_are_not(data):
+    Image.new("RGB", (8, 8)).save(data / "train/dark/more.WEBP")
+    (data / "train/dark/._00.png").write_text("a resource fork of macOS")
+    (data / "train/.cache").mkdir()
+    Image.new("RGB", (8, 8)).save(data / "train/.cache/0.png")
+    pictures = read_pictures(data)
+    assert len(pictures.train) == 25
+    assert pictures.classes == ("bright", "dark")
 
 
 # -- recipe -----------------------------------------------------------------------------------------------

@@ -378,3 +378,95 @@ def test_a_small_share_still_shuffles_one_block():
     for share, count in ((0.0, 0), (0.05, 1), (0.5, 4), (1.0, 8)):
         with forced_shuffle(model, share):
             assert sum(len(block._forward_pre_hooks) for block in model.blocks) == count
+
+
+class Recording(nn.Module):
+    """A stack of blocks that are called with what a test hands on."""
+
+    def __init__(self, block, depth=2):
+        super().__init__()
+        self.blocks = nn.ModuleList(block() for _ in range(depth))
+
+
+def shuffled_block(block, **options):
+    return apply_slws(Recording(block), 1.0, lambda place: 1.0, **options).train().blocks[1]
+
+
+def test_masks_and_positions_are_refused_by_whatever_name():
+    def encoder():
+        return nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+    tokens = torch.randn(2, 6, 4)
+    for options in (
+        {"src_mask": torch.zeros(6, 6)},
+        {"src_key_padding_mask": torch.zeros(2, 6, dtype=torch.bool)},
+        {"is_causal": True, "src_mask": torch.zeros(6, 6)},
+    ):
+        with pytest.raises(InputError, match="which is tied to the order of its tokens"):
+            shuffled_block(encoder)(tokens, **options)
+    with pytest.raises(InputError, match="called with src_mask, which is tied"):
+        shuffled_block(encoder)(tokens, torch.zeros(6, 6))  # by its place
+    shuffled_block(encoder)(tokens, src_mask=None, is_causal=False)
+
+    class Rotary(nn.Module):
+        def forward(self, x, rope=None):
+            return x
+
+    with pytest.raises(InputError, match="called with rope, which is tied"):
+        shuffled_block(Rotary)(tokens, rope=torch.zeros(6, 4))
+
+
+def test_a_tensor_that_may_belong_to_the_tokens_must_be_named():
+    class Two(nn.Module):
+        def forward(self, x=None, memory=None, residual=None, scale=None):
+            self.seen = x, memory
+            return x
+
+    tokens = torch.arange(12.0).reshape(2, 6, 1)
+    with pytest.raises(InputError, match=r"memory of shape \(2, 6, 1\), which may belong to its 6 tokens"):
+        shuffled_block(Two)(residual=tokens, memory=tokens)
+    block = shuffled_block(Two, streams=["x", "memory"])
+    block(x=tokens, memory=tokens)
+    assert torch.equal(*block.seen)
+    assert not torch.equal(block.seen[0], tokens)
+    block = shuffled_block(Two)
+    assert torch.equal(block(x=tokens, scale=torch.ones(2, 3)), tokens)  # of no six places
+
+
+def test_a_block_that_stands_twice_is_refused():
+    block = Counting()
+    model = nn.Module()
+    model.blocks = nn.ModuleList([block, Counting(), block])
+    with pytest.raises(InputError, match="a block stands twice among the blocks of Module"):
+        apply_slws(model)
+    assert not block._forward_pre_hooks
+
+
+def test_another_rate_keeps_the_schedule():
+    model = apply_slws(Stack(4), 0.2, "constant")
+    with slws_rate(model, 1.0):
+        assert [block._slws.p for block in model.blocks] == [0.0, 1.0, 1.0, 1.0]
+    assert [block._slws.p for block in model.blocks] == [0.0, 0.2, 0.2, 0.2]
+    with slws_rate(model, 0.9, "linear"):
+        assert [block._slws.p for block in model.blocks] == pytest.approx([0, 0.3, 0.6, 0.9])
+    model = nn.Module()
+    model.blocks = nn.ModuleList(SLWS(Counting(), 0.5) for _ in range(2))
+    with pytest.raises(InputError, match="pass `schedule`"), slws_rate(model, 0.1):
+        pass
+
+
+def test_arguments_of_the_wrong_kind_are_one_line():
+    with pytest.raises(InputError, match="`layers` must be modules"):
+        apply_slws(Stack(), layers=3)
+    with pytest.raises(InputError, match=r"generator must be a torch\.Generator of the CPU, or None, not 3"):
+        apply_slws(Stack(), generator=3)
+    with pytest.raises(InputError, match="slws_rate"):
+        vim(slws_rate=None)
+    with pytest.raises(InputError, match="the patch size is"):
+        VisionMamba(patch_size=0)
+    with pytest.raises(InputError, match="in_chans is 0"):
+        VisionMamba(in_chans=0)
+    with pytest.raises(InputError, match=r"img_size is \(16,\); it must be one number"):
+        VisionMamba(img_size=(16,), patch_size=4)
+    with pytest.raises(InputError, match=r"hidden states have the shape \(1, 5, 8\); they must be"):
+        VimBlock(16, 4)(torch.randn(1, 5, 8))

@@ -65,7 +65,8 @@ def evaluate(
     check_range("--forced-shuffle", forced_shuffle, 0, 1)
     place = find_device(device)
     network, description = load_network(run)
-    pictures = read_labelled(data, description.classes)
+    with progress_bar(stderr, "pictures", quiet=as_json) as tell:
+        pictures = read_labelled(data, description.classes, tell)
     options: dict[str, Any] = {"batch_size": batch_size, "device": place}
     with progress_bar(stderr, "eval", quiet=as_json) as tell:
         scores, labels = predict(network, pictures, description, progress=tell, **options)

@@ -1,20 +1,23 @@
 """Labelled pictures in folders: a tree with train/ and val/, or one tree of which a share is held out."""
 
 import hashlib
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import create_dataset
 from timm.data.dataset import ImageDataset
-from timm.data.readers.img_extensions import get_img_extensions
+from timm.data.readers.reader_image_folder import ReaderImageFolder
+from timm.utils.misc import natural_key
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_folder, check_path, check_range
+from hexad.vision_robustness.images import find_images
 
 VALIDATION = ("val", "valid", "validation", "test")
 
@@ -27,7 +30,7 @@ class Pictures:
         train: timm's data set; set its `transform`.
         val: the same for validation.
         classes: names, in the order of the labels.
-        digest: of file names and sizes, by which a resumed run knows its data.
+        digest: of file names and contents, by which a resumed run knows its data.
     """
 
     train: ImageDataset
@@ -43,6 +46,9 @@ def read_pictures(
 ) -> Pictures:
     """Find labelled pictures: DATA/train/<class>/* and DATA/val/<class>/*, or DATA/<class>/*.
 
+    Each is decoded once, for timm would read another in the place of one that it cannot decode. Hidden files
+    are left out.
+
     Args:
         root: the tree.
         held_out: share of each class that is kept for validation where there is no val/, drawn by a fixed
@@ -50,8 +56,8 @@ def read_pictures(
         progress: called as `progress(fraction, "12 of 80")`.
 
     Raises:
-        InputError: no such folder, no pictures, fewer than two classes, a class in val/ that train/ lacks, or
-            a file that is no picture.
+        InputError: no such folder, no pictures, pictures outside the folders of the classes or deeper in
+            them, fewer than two classes, a class in val/ that train/ lacks, or a file that is no picture.
     """
     folder = check_folder(root, "data folder")
     check_range("held_out", held_out, 0, 1, low_open=True, high_open=True)
@@ -61,10 +67,7 @@ def read_pictures(
             raise InputError(f"{folder} has train/ but none of {'/, '.join(VALIDATION)}/; add one")
         train_set = _labelled(folder / "train")
         names = train_set.reader.class_to_idx
-        strange = {child.name for child in val.iterdir() if child.is_dir()} - set(names)
-        if strange:
-            raise InputError(f"{val} has the class {min(strange)!r}, which {folder / 'train'} lacks")
-        val_set = _labelled(val, names)
+        val_set = _labelled(val, names, f"{folder / 'train'} lacks")
     else:
         train_set, val_set = _labelled(folder), _labelled(folder)
         chosen = _held_out([label for _, label in train_set.reader.samples], held_out)
@@ -76,50 +79,77 @@ def read_pictures(
         raise InputError(f"{folder} has one class, {next(iter(names))!r}; a classifier needs at least two")
     paths = [Path(path) for path, _ in (*train_set.reader.samples, *val_set.reader.samples)]
     digest = hashlib.sha256()
-    for number, path in enumerate(paths):
-        check_picture(path)
-        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\n".encode())
-        if progress is not None:
-            progress((number + 1) / len(paths), f"{number + 1} of {len(paths)} pictures looked at")
+    for path, (fault, content) in zip(paths, _look_at(paths, progress), strict=True):
+        _refuse(path, fault)
+        digest.update(f"{path.relative_to(folder)}\0{content}\n".encode())
     return Pictures(train_set, val_set, tuple(sorted(names, key=names.get)), digest.hexdigest()[:16])
 
 
-def check_picture(path: Path, *, whole: bool = False) -> None:
-    """Refuse a file that is no picture of 8 bits a channel.
+def _look_at(
+    paths: Sequence[Path], progress: Callable[[float, str], None] | None
+) -> Iterable[tuple[str, str]]:
+    """Why each file cannot be taken as a picture of 8 bits a channel, or nothing; and a digest of it."""
+    with ThreadPool() as pool:  # Pillow decodes without Python's lock
+        for number, found in enumerate(pool.imap(_fault, paths, chunksize=16)):
+            yield found
+            if progress is not None:
+                progress((number + 1) / len(paths), f"{number + 1} of {len(paths)} pictures looked at")
 
-    Its pixels are decoded where `whole`: of a file that is cut off the header alone is good.
-    """
-    if fault := _fault(path, whole=whole):
+
+def _refuse(path: Path, fault: str) -> None:
+    if fault:
         raise InputError(f"{path} cannot be read as a picture ({fault}); mend or remove it")
 
 
-def _fault(path: Path, *, whole: bool) -> str:
-    """Why a file cannot be taken, or nothing."""
+def _fault(path: Path) -> tuple[str, str]:
     try:
-        with Image.open(path) as image:
-            if whole:
-                image.load()
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
+            image.load()  # of a file that is cut off the header alone is good
             # Pillow cuts more than 8 bits at 255, which leaves a picture white.
             deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
-            return f"mode {image.mode} has more than 8 bits a channel; convert it" if deep else ""
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        return _first_line(error)
+            fault = f"mode {image.mode} has more than 8 bits a channel; convert it" if deep else ""
+            return fault, hashlib.sha256(content).hexdigest()
+    except Image.UnidentifiedImageError:
+        return "no picture that Pillow knows", ""
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        return _first_line(error), ""
 
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _labelled(folder: Path, classes: dict[str, int] | None = None) -> Any:
-    """timm's data set of a tree of classes."""
-    try:
-        options: Any = {} if classes is None else {"class_map": classes}
-        found = create_dataset("", str(folder), search_split=False, **options)
-    except RuntimeError:
-        found = None
-    if found is None or not len(found):
-        raise InputError(f"{folder} holds no pictures in folders named after their classes")
-    return found
+class _FolderReader(ReaderImageFolder):
+    """timm's reader over files that were found and checked here."""
+
+    def __init__(self, root: Path, samples: list[tuple[str, int]], classes: dict[str, int]) -> None:
+        self.root, self.samples, self.class_to_idx = str(root), samples, classes
+
+
+def _labelled(folder: Path, classes: dict[str, int] | None = None, unknown: str = "") -> Any:
+    """timm's data set of the pictures FOLDER/<class>/*, in timm's order.
+
+    Args:
+        folder: the tree.
+        classes: labels by name; None numbers the folders.
+        unknown: who does not know a class that is not among `classes`.
+    """
+    found: list[tuple[str, Path]] = []
+    for path in find_images(folder):
+        parts = path.relative_to(folder).parts
+        if len(parts) != 2:
+            place = "in no class's folder" if len(parts) == 1 else "deeper than its class's folder"
+            raise InputError(f"{path} lies {place}; pictures belong in {folder}/CLASS/")
+        found.append((parts[0], path))
+    if classes is None:
+        names = sorted({name for name, _ in found}, key=natural_key)
+        classes = {name: label for label, name in enumerate(names)}
+    if strange := {name for name, _ in found} - set(classes):
+        raise InputError(f"{folder} has the class {min(strange)!r}, which {unknown}")
+    samples = [(str(path), classes[name]) for name, path in found]
+    samples.sort(key=lambda sample: natural_key(sample[0]))
+    return ImageDataset(str(folder), reader=_FolderReader(folder, samples, classes))
 
 
 def _held_out(labels: list[int], share: float) -> np.ndarray:
@@ -134,20 +164,20 @@ def _held_out(labels: list[int], share: float) -> np.ndarray:
     return chosen
 
 
-def read_labelled(root: str | Path, classes: list[str]) -> ImageDataset:
+def read_labelled(
+    root: str | Path, classes: list[str], progress: Callable[[float, str], None] | None = None
+) -> ImageDataset:
     """Labelled pictures DATA/<class>/* for a network that knows `classes`.
 
     Raises:
         InputError: no pictures, a class that the network does not know, or a file that is no picture.
     """
     folder = check_folder(root, "data folder")
-    strange = {child.name for child in folder.iterdir() if child.is_dir()} - set(classes)
-    if strange:
-        raise InputError(f"{folder} has the class {min(strange)!r}, which the network does not know")
-    found = _labelled(folder, {name: label for label, name in enumerate(classes)})
-    for path, _ in found.reader.samples:
-        # timm reads the next picture instead of one that it cannot decode, and its label with it.
-        check_picture(Path(path), whole=True)
+    labels = {name: label for label, name in enumerate(classes)}
+    found = _labelled(folder, labels, "the network does not know")
+    paths = [Path(path) for path, _ in found.reader.samples]
+    for path, (fault, _) in zip(paths, _look_at(paths, progress), strict=True):
+        _refuse(path, fault)
     return found
 
 
@@ -171,22 +201,16 @@ class PlainPictures(torch.utils.data.Dataset):
         place = check_path(source, "pictures")
         if not place.exists():
             raise InputError(f"{place} does not exist; name a picture or a folder of pictures")
-        suffixes = set(get_img_extensions())
-        found = (
-            [place]
-            if place.is_file()
-            else sorted(p for p in place.rglob("*") if p.suffix.lower() in suffixes)
-        )
+        unread: dict[Path, str] = {}
+        found = [place] if place.is_file() else find_images(place, unread)
         self.paths: list[Path] = []
-        self.unreadable: dict[str, str] = {}
+        self.unreadable = {str(path): reason for path, reason in unread.items()}
         self.transform: Any = None
-        for number, path in enumerate(found):
-            if fault := _fault(path, whole=True):
+        for path, (fault, _) in zip(found, _look_at(found, progress), strict=True):
+            if fault:
                 self.unreadable[str(path)] = fault
             else:
                 self.paths.append(path)
-            if progress is not None:
-                progress((number + 1) / len(found), f"{number + 1} of {len(found)} pictures looked at")
         if not self.paths:
             bad = f"; {next(iter(self.unreadable))} cannot be read" if self.unreadable else ""
             raise InputError(f"{place} holds no picture that can be read{bad}")

@@ -18,8 +18,8 @@ from hexad.vision_robustness.shufflemamba.shuffling import (
     restore,
 )
 
-ORDERED = ("attn_mask", "attention_mask", "mask", "position_ids", "cache_position", "is_causal")
-"""Arguments by which a block ties its tokens to their places; a shuffle would leave them behind."""
+TIED = ("mask", "position", "causal", "rope", "rotary")
+"""In the names of arguments that tie tokens to their places; a shuffle would leave them behind."""
 
 _NAMES = ("hidden_states", "hidden", "x", "residual")
 
@@ -35,6 +35,10 @@ class BlockShuffle:
             tensor and the keywords hidden_states, x and residual, or every tensor of a first argument that
             is a mapping.
         always: shuffle outside training too, for tests of how much a network depends on order.
+        share: of the rate, see `layer_probs`; None if it was not by one that `p` was set.
+
+    Raises:
+        InputError: `p` outside [0, 1], or a generator that is none of the CPU.
     """
 
     def __init__(
@@ -44,14 +48,22 @@ class BlockShuffle:
         per_sample: bool = False,
         streams: Sequence[str] | None = None,
         always: bool = False,
+        share: float | None = None,
     ) -> None:
+        if generator is not None and not (
+            isinstance(generator, torch.Generator) and generator.device.type == "cpu"
+        ):
+            raise InputError(f"generator must be a torch.Generator of the CPU, or None, not {generator!r}")
         self.p, self.generator, self.per_sample = check_range("p", p, 0, 1), generator, per_sample
+        self.share = share
         self.streams, self.always = None if streams is None else tuple(streams), always
         self.handles: list[Any] = []
+        self.order: list[str] = []
         self._drawn: tuple[Permutation, tuple[int, int]] | None = None
 
     def attach(self, block: nn.Module) -> None:
         """Hook it around `block`."""
+        self.order = list(inspect.signature(block.forward).parameters)
         self.handles = [
             block.register_forward_pre_hook(self.before, with_kwargs=True),
             block.register_forward_hook(self.after, prepend=True),
@@ -70,12 +82,8 @@ class BlockShuffle:
             return None
         inside = bool(args) and isinstance(args[0], Mapping)
         named: Mapping[Any, Any] = args[0] if inside else {**dict(enumerate(args)), **kwargs}
-        tied = [name for name in ORDERED if named.get(name) is not None and named[name] is not False]
-        if tied:
-            raise InputError(
-                f"a block was called with {tied[0]}, which is tied to the order of its tokens and cannot be "
-                "shuffled with them; leave it out"
-            )
+        names = self._names(named, inside)
+        self._refuse_tied(named, names)
         keys = self._keys(block, named, len(args), inside)
         first = named[keys[0]]
         if first.ndim != 3:
@@ -84,6 +92,7 @@ class BlockShuffle:
                 "shuffles tokens of shape (batch, tokens, width), not maps of pixels"
             )
         lead = leading(tuple(named[key] for key in keys))
+        self._refuse_unknown(named, names, keys, lead[1])
         perm = draw_permutation(self.p, *lead, first.device, self.generator, self.per_sample)
         if perm is None:
             return None
@@ -100,6 +109,38 @@ class BlockShuffle:
             return None
         (perm, lead), self._drawn = self._drawn, None
         return restore(output, perm, lead)
+
+    def _names(self, named: Mapping[Any, Any], inside: bool) -> dict[Any, str]:
+        """What the block's `forward` calls each argument."""
+        order = [] if inside else self.order
+        return {key: order[key] if isinstance(key, int) and key < len(order) else str(key) for key in named}
+
+    def _refuse_tied(self, named: Mapping[Any, Any], names: dict[Any, str]) -> None:
+        """Refuse masks, positions and the like, unless they are `streams` and shuffled with the tokens."""
+        for key, name in names.items():
+            given = named[key] is not None and named[key] is not False
+            if given and name not in (self.streams or ()) and any(sign in name.lower() for sign in TIED):
+                raise InputError(
+                    f"a block was called with {name}, which is tied to the order of its tokens and cannot "
+                    "be shuffled with them; leave it out"
+                )
+
+    def _refuse_unknown(
+        self, named: Mapping[Any, Any], names: dict[Any, str], keys: list[Any], tokens: int
+    ) -> None:
+        """Refuse a tensor of as many places as there are tokens, of which nobody said what it is."""
+        for key, name in names.items():
+            value = named[key]
+            if (
+                self.streams is None
+                and key not in keys
+                and isinstance(value, Tensor)
+                and tokens in value.shape
+            ):
+                raise InputError(
+                    f"a block was called with {name} of shape {tuple(value.shape)}, which may belong to its "
+                    f"{tokens} tokens; say by `streams` which arguments are tokens"
+                )
 
     def _keys(self, block: nn.Module, named: Mapping[Any, Any], positional: int, inside: bool) -> list[Any]:
         """Where the streams are: places, keywords, or keys of the mapping."""

@@ -96,8 +96,7 @@ class VimMixer(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "batch tokens d_model"]) -> Float[Tensor, "batch tokens d_model"]:
         """Mix the tokens; the scan runs in float32 at least, also under autocast."""
-        if hidden.shape[1] == 0:
-            raise InputError(f"the sequence has no tokens (shape {tuple(hidden.shape)})")
+        _check_tokens(hidden, self.in_proj.in_features)
         x, z = self.in_proj(hidden).transpose(1, 2).chunk(2, dim=1)
         # Both directions are channels of one scan: two groups, each with its own B and C.
         x = torch.cat([x, x.flip(-1)], dim=1)
@@ -157,10 +156,20 @@ class VimBlock(nn.Module):
         """New hidden states and the new residual, which stays in float32 under autocast.
 
         Raises:
-            InputError: a residual of another shape than the hidden states.
+            InputError: hidden states of another width, no tokens, or a residual of another shape.
         """
+        _check_tokens(hidden, self.mixer.in_proj.in_features)
         residual = add_residual(hidden, residual, self.drop_path)
         return self.mixer(self.norm(residual.to(self.norm.weight.dtype))), residual
+
+
+def _check_tokens(hidden: Tensor, width: int) -> None:
+    if hidden.ndim != 3 or hidden.shape[2] != width:
+        raise InputError(
+            f"hidden states have the shape {tuple(hidden.shape)}; they must be (batch, tokens, {width})"
+        )
+    if hidden.shape[1] == 0:
+        raise InputError(f"the sequence has no tokens (shape {tuple(hidden.shape)})")
 
 
 def add_residual(hidden: Tensor, residual: Tensor | None, drop_path: nn.Module) -> Tensor:

@@ -81,7 +81,8 @@ class VisionMamba(nn.Module):
         init: Init = "mamba",
     ) -> None:
         super().__init__()
-        for name, value in (("embed_dim", embed_dim), ("depth", depth), ("reduce", reduce)):
+        counts = {"embed_dim": embed_dim, "depth": depth, "reduce": reduce, "in_chans": in_chans}
+        for name, value in counts.items():
             check_count(name, value)
         check_count("num_classes", num_classes, 0)
         check_count("registers", registers, 0)
@@ -90,6 +91,7 @@ class VisionMamba(nn.Module):
         for name, value in (("drop_rate", drop_rate), ("pos_drop_rate", pos_drop_rate)):
             check_range(name, value, 0, 1, high_open=True)
         check_range("drop_path_rate", drop_path_rate, 0, 1, high_open=True)
+        check_range("slws_rate", slws_rate, 0, 1)
         if embed_dim % reduce:
             raise InputError(f"embed_dim {embed_dim} is no multiple of reduce {reduce}")
         check_patches("img_size", to_2tuple(img_size), to_2tuple(patch_size))

@@ -75,6 +75,9 @@ def resize_with_class(
 
 def check_patches(what: str, size: tuple[int, ...], patch: tuple[int, ...]) -> None:
     """Refuse a size that is no whole number of patches."""
+    for name, pair in ((what, size), ("the patch size", patch)):
+        if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
+            raise InputError(f"{name} is {pair}; it must be one number of pixels, or (height, width)")
     if any(pixels < 1 or pixels % side for pixels, side in zip(size, patch, strict=True)):
         raise InputError(
             f"{what} of {size[0]} x {size[1]} pixels is no whole number of patches of {patch[0]} x {patch[1]}"

@@ -107,12 +107,14 @@ def shuffle_restore(
         options: handed on to `fn` unchanged.
 
     Raises:
-        InputError: streams of different batch or length, or a permutation of another length.
+        InputError: streams of different batch or length, or what is no permutation of their tokens.
     """
     if perm is None:
         return fn(*streams, **options)
     lead = leading(streams)
     check_permutation(perm, lead)
+    if not torch.equal(perm.sort(-1).values, torch.arange(lead[1], device=perm.device).expand(perm.shape)):
+        raise InputError(f"perm is no permutation: it must hold each of 0 to {lead[1] - 1} once")
     moved = [None if stream is None else permute_tokens(stream, perm) for stream in streams]
     return restore(fn(*moved, **options), perm, lead)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timm
 import torch
@@ -59,7 +59,13 @@ class Start:
         return made
 
 
-def starting_point(model: str | None, weights: Path | None, size: int | None, recipe: Recipe) -> Start:
+def starting_point(
+    model: str | None,
+    weights: Path | None,
+    size: int | None,
+    recipe: Recipe,
+    class_position: Literal["front", "middle"] = "middle",
+) -> Start:
     """What `train` is asked to start from; all that can be wrong with it is said here.
 
     Args:
@@ -67,6 +73,7 @@ def starting_point(model: str | None, weights: Path | None, size: int | None, re
         weights: a checkpoint of Vim or Mamba-Reg, or a run of ours (its folder, or the file in it).
         size: side of a picture; None is the model's own.
         recipe: its rates.
+        class_position: of a checkpoint's class token, which its tensors do not say, see `sizes_of`.
 
     Raises:
         InputError: both `model` and `weights`, an unknown name, a size that does not fit, a file that cannot
@@ -84,7 +91,7 @@ def starting_point(model: str | None, weights: Path | None, size: int | None, re
         start = Start(known.model, known.arguments | rates | sides, side, network.state_dict())
     else:
         state = read_weights(weights)
-        sizes = sizes_of(state)
+        sizes = sizes_of(state, class_position)
         if sizes["in_chans"] != 3:
             raise InputError(f"{weights} takes {sizes['in_chans']} channels; pictures are read in colour")
         side = size or sizes["img_size"][0]

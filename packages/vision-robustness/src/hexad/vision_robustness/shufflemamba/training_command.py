@@ -21,7 +21,8 @@ def train(
     data: Annotated[
         Path,
         typer.Argument(
-            help="Folder with train/CLASS/* and val/CLASS/*, or CLASS/*, of which --held-out is kept back."
+            help="Folder with train/CLASS/* and val/CLASS/*, or CLASS/*, of which --held-out is kept back; "
+            "png, jpg, webp, bmp, tif or gif."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; goes on where it stopped.")],
@@ -38,6 +39,13 @@ def train(
             show_default="random",
         ),
     ] = None,
+    class_position: Annotated[
+        Literal["front", "middle"],
+        typer.Option(
+            help="Where a checkpoint of --weights has its class token, which it does not say: middle in "
+            "Vim's published files, front in VisionMamba and ShuffleMamba. A run says it itself."
+        ),
+    ] = "middle",
     size: Annotated[
         int | None, typer.Option("--img-size", help="Side in pixels.", show_default="the model's")
     ] = None,
@@ -118,7 +126,7 @@ def train(
     )
     if accelerator not in ("auto", "cpu"):
         find_device(accelerator.replace("gpu", "cuda"))
-    start = starting_point(model, weights, size, recipe)
+    start = starting_point(model, weights, size, recipe, class_position)
     if out.resolve().is_relative_to(data.resolve()):
         raise InputError(f"--out {out} lies in the data folder; name another")
     with progress_bar(stderr, "pictures", quiet=as_json) as tell:

@@ -92,15 +92,16 @@ def apply_slws(
     """
     check_flag("allow_causal", allow_causal)
     blocks = find_blocks(model, layers)
-    probs = layer_probs(len(blocks), rate, schedule)
+    check_range("rate", rate, 0, 1)
+    shares = layer_probs(len(blocks), 1.0, schedule)
     _check_unshuffled(blocks)
     if not allow_causal and (sign := _causal(model)):
         raise InputError(
             f"{type(model).__name__} predicts the next token ({sign}), and shuffled tokens would show it the "
             "future; pass allow_causal=True if that is meant"
         )
-    for block, p in zip(blocks, probs, strict=True):
-        shuffle = BlockShuffle(p, generator, per_sample, streams)
+    shuffles = [BlockShuffle(rate * share, generator, per_sample, streams, share=share) for share in shares]
+    for block, shuffle in zip(blocks, shuffles, strict=True):
         shuffle.attach(block)
         # On the block itself, so that a deep copy of the model has its own.
         block._slws = shuffle  # ty: ignore[invalid-assignment]
@@ -123,22 +124,29 @@ def remove_slws(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def slws_rate(model: nn.Module, rate: float, schedule: Schedule = "linear") -> Generator[nn.Module]:
+def slws_rate(model: nn.Module, rate: float, schedule: Schedule | None = None) -> Generator[nn.Module]:
     """Another rate while the block runs: for a warm-up, or to fine-tune at a lower rate.
 
     Args:
         model: of `apply_slws`.
         rate: probability of the last block.
-        schedule: see `layer_probs`.
+        schedule: see `layer_probs`; None keeps that of `apply_slws`.
 
     Raises:
-        InputError: the model has no SLWS, or a rate outside [0, 1].
+        InputError: the model has no SLWS, blocks wrapped by hand and no schedule, or a rate outside [0, 1].
     """
     shuffles = [shuffle for _, shuffle in _shuffled(model)]
     if not shuffles:
         raise InputError(f"{type(model).__name__} has no SLWS; call apply_slws first")
     before = [shuffle.p for shuffle in shuffles]
-    after = layer_probs(len(shuffles), rate, schedule)
+    check_range("rate", rate, 0, 1)
+    if schedule is not None:
+        after = layer_probs(len(shuffles), rate, schedule)
+    else:
+        shares = [shuffle.share for shuffle in shuffles if shuffle.share is not None]
+        if len(shares) < len(shuffles):
+            raise InputError("blocks were wrapped one by one and have no schedule; pass `schedule`")
+        after = [rate * share for share in shares]
     try:
         for shuffle, p in zip(shuffles, after, strict=True):
             shuffle.p = p
@@ -192,12 +200,22 @@ def find_blocks(model: nn.Module, layers: str | Iterable[nn.Module] | None = Non
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    found = _found(model, layers)
+    if len({id(block) for block in found}) < len(found):
+        raise InputError(
+            f"a block stands twice among the blocks of {type(model).__name__}, and can have one probability "
+            "only; leave it out of `layers` once"
+        )
+    return found
+
+
+def _found(model: nn.Module, layers: str | Iterable[nn.Module] | None) -> list[nn.Module]:
     if isinstance(layers, str):
         if (found := _blocks_at(model, layers)) is None:
             raise InputError(f"{type(model).__name__} has no list of blocks called {layers!r}")
         return found
     if layers is not None:
-        blocks = list(layers)
+        blocks = list(layers) if isinstance(layers, Iterable) else []
         if not blocks or not all(isinstance(block, nn.Module) for block in blocks):
             raise InputError("`layers` must be modules, such as model.blocks, or the name of their list")
         return blocks
