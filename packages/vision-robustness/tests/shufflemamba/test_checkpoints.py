@@ -17,6 +17,8 @@ from hexad.vision_robustness.shufflemamba import (
     load_official,
     registry,  # noqa: F401 - the names of timm
 )
+from hexad.vision_robustness.shufflemamba.recipe import Recipe
+from hexad.vision_robustness.shufflemamba.starting import starting_point
 
 DIM, DEPTH, STATES, INNER, RANK = 32, 2, 16, 64, 2
 MIXER = {
@@ -178,3 +180,19 @@ def test_a_network_of_ours_can_be_read_back(tmp_path, images):
     assert torch.equal(
         load_official(tmp_path / "own.pth", class_position="front").eval()(images), own(images)
     )
+
+
+def test_training_starts_from_tensors_with_the_class_token_in_front(tmp_path):
+    # The tensors are the same wherever the token stands, so it must be said.
+    torch.manual_seed(0)
+    own = VisionMamba(img_size=16, patch_size=4, embed_dim=16, depth=2, d_state=2, num_classes=2).eval()
+    torch.nn.init.normal_(own.pos_embed)
+    path = tmp_path / "own.safetensors"
+    save_file(own.state_dict(), path)
+    images = torch.randn(2, 3, 16, 16)
+    same = {}
+    for position in ("front", "middle"):
+        start = starting_point(None, path, None, Recipe(drop_path=0.0, slws_rate=0.0), position)
+        made = start.network(start.describe(("a", "b")), Recipe(slws_rate=0.0)).eval()
+        same[position] = torch.equal(made.forward_features(images), own.forward_features(images))
+    assert same == {"front": True, "middle": False}
