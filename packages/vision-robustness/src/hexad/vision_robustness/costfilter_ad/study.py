@@ -24,6 +24,9 @@ TEMPLATES, RECONSTRUCTION = "templates", "reconstruction"
 ON_TEMPLATES, ON_RECONSTRUCTION = "costfilter-templates", "costfilter-reconstruction"
 NO_GUIDANCE, NO_VOLUME = "no-guidance", "no-volume"
 
+FIRST_SEED = 100
+"""Of the crops and defects of seed 0. Test figures of another were seen while the study was written."""
+
 
 def measure(trial: Trial) -> Iterator[Measurement]:
     """Fit the arm on synthetic samples alone, and measure its maps on both test sets."""
@@ -37,7 +40,7 @@ def measure(trial: Trial) -> Iterator[Measurement]:
 
     config: Config = trial.config
     trial.progress(0.0, "crops, defects and features")
-    data = prepare(config, trial.seed)
+    data = prepare(config, FIRST_SEED + trial.seed)
     reconstructs = trial.arm in (RECONSTRUCTION, ON_RECONSTRUCTION)
     detectors = data.reconstructions if reconstructs else [data.templates]
     detector, sigma, _ = choose_base(detectors, data.validation)
@@ -247,7 +250,7 @@ STUDY = Study(
         "tiny": Preset(Config(("brick",), 8, 4, 3, 3, steps=2, batch_size=4, parts=1), seeds=1),
         "quick": Preset(Config(("brick",), 48, 16, 9, 9, steps=32, batch_size=4, parts=2), seeds=1),
         "full": Preset(
-            Config(("brick", "grass", "gravel"), 64, 16, 20, 30, steps=250, batch_size=4, parts=3), seeds=3
+            Config(("brick", "grass", "gravel"), 64, 16, 20, 30, steps=800, batch_size=4, parts=8), seeds=3
         ),
     },
     figures=(
@@ -260,7 +263,8 @@ STUDY = Study(
         "(Perlin masks, foreign textures), and pasted coins, scratches of 2 to 4 pixels and local blur. "
         "Features: EfficientNet-Lite0 with ImageNet weights, stages at strides 8 and 16. The filter is a "
         "small one (width 16, the 64 smallest costs, volume of 32 x 32), one for all surfaces, trained for "
-        "far fewer steps than the paper's. Smoothing of the detectors' maps, the reconstruction's share of "
+        "far fewer steps than the paper's (at 250 the pixel AP of validation samples was still rising). "
+        "Smoothing of the detectors' maps, the reconstruction's share of "
         "variance, lam and the step are chosen on synthetic validation crops of the left half, which overlap "
         "training crops. 'same/' are the generator's own defects, 'cross/' the others. An image's score is "
         "the mean of its largest hundredth of pixels."
