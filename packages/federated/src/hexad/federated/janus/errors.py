@@ -1,0 +1,41 @@
+"""What goes wrong in the protocol itself: each error names the check that failed."""
+
+from typing import Literal
+
+from hexad.core.errors import HexadError
+
+Check = Literal[
+    "envelope",
+    "signature",
+    "recipient",
+    "session",
+    "config",
+    "round",
+    "roster",
+    "duplicate",
+    "length",
+    "point",
+    "scalar",
+    "participants",
+    "threshold",
+    "capacity",
+    "model",
+    "commitments",
+    "opening",
+]
+
+
+class ProtocolError(HexadError):
+    """A message or a request that the protocol refuses; nothing was taken from it.
+
+    Attributes:
+        check: which check refused it.
+    """
+
+    def __init__(self, check: Check, message: str) -> None:
+        super().__init__(message)
+        self.check: Check = check
+
+
+class VerificationError(ProtocolError):
+    """The two servers' replies do not prove a sum: the client keeps its model and uses neither of them."""

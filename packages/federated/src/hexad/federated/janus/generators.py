@@ -1,0 +1,120 @@
+"""The generators g_1, g_2, ... of a public label, made once and kept on disk.
+
+Nobody knows a discrete logarithm between them, as each is hashed from the label and its number: that is
+what binds a commitment. They are public, the same for everybody with that label, and lie in blocks in
+`$HEXAD_CACHE/janus`, `$XDG_CACHE_HOME/hexad/janus` or `~/.cache/hexad/janus`. A block that is read is
+checked: its hash, and one of its points, drawn at random, by making it again.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from hexad.core.errors import InputError
+from hexad.core.files import atomic_open, writable_folder
+from hexad.federated.janus.groups import Group
+
+BLOCK = 8192
+"""Points in a file."""
+
+LABEL = "hexad/janus/v1"
+
+_tables: dict[tuple[str, str], UInt8[np.ndarray, "n row_size"]] = {}
+
+
+def cache_folder() -> Path:
+    """Where generators lie.
+
+    Raises:
+        InputError: nothing says where the user's home is.
+    """
+    own, cache = os.environ.get("HEXAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            return Path(own).expanduser().absolute() / "janus"
+        home = Path(cache) if cache and os.path.isabs(cache) else Path("~").expanduser() / ".cache"
+    except RuntimeError:
+        raise InputError("there is no home folder to keep generators in; set HEXAD_CACHE") from None
+    return home / "hexad" / "janus"
+
+
+def message_prefix(label: str) -> bytes:
+    """What stands before the number of a generator: the label behind its length."""
+    data = label.encode()
+    return len(data).to_bytes(4, "big") + data + b"g"
+
+
+def blinding_generator(group: Group, label: str) -> bytes:
+    """The generator h of the same label."""
+    data = label.encode()
+    return group.hash_to_group(len(data).to_bytes(4, "big") + data + b"h")
+
+
+def _block_file(group: Group, label: str, block: int) -> Path:
+    key = hashlib.sha256(f"{group.library}\n{group.name}\n{label}".encode()).hexdigest()[:16]
+    return cache_folder() / f"{group.name}-{key}-{block:05}.points"
+
+
+def _read_block(path: Path, group: Group, label: str, block: int) -> UInt8[np.ndarray, "n row_size"] | None:
+    """The block in the file, or None where it is missing, damaged or of another label."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, body = content[:32], content[32:]
+    if len(body) != BLOCK * group.row_size or hashlib.sha256(body).digest() != digest:
+        return None
+    table = np.frombuffer(body, np.uint8).reshape(BLOCK, group.row_size)
+    place = secrets.randbelow(BLOCK)
+    again = group.hash_table(message_prefix(label), block * BLOCK + place, 1)
+    return table if np.array_equal(again[0], table[place]) else None
+
+
+def _make_block(path: Path, group: Group, label: str, block: int) -> UInt8[np.ndarray, "n row_size"]:
+    table = group.hash_table(message_prefix(label), block * BLOCK, BLOCK)
+    body = table.tobytes()
+    writable_folder(path.parent, "cache of generators")
+    with atomic_open(path, "wb") as file:
+        file.write(hashlib.sha256(body).digest() + body)
+    return table
+
+
+def generators(
+    group: Group, label: str, count: int, tell: Callable[[float, str], None] = lambda fraction, note: None
+) -> UInt8[np.ndarray, "count row_size"]:
+    """The first `count` generators of the label, as a table of the group.
+
+    The first use of a label makes them (about 80 000 a second on one core with secp256k1); each block is
+    written as it is done, so an interrupted making goes on where it stopped.
+
+    Args:
+        group: the group.
+        label: any public text.
+        count: how many.
+        tell: called with the share that is done.
+
+    Raises:
+        InputError: the cache folder cannot be written.
+    """
+    key = (group.name, label)
+    blocks = -(-count // BLOCK)
+    known = _tables.get(key)
+    if known is None or len(known) < blocks * BLOCK:
+        done = 0 if known is None else len(known) // BLOCK
+        parts = [] if known is None else [known]
+        for block in range(done, blocks):
+            path = _block_file(group, label, block)
+            found = _read_block(path, group, label, block)
+            if found is None:
+                tell(block / blocks, "generators")
+                found = _make_block(path, group, label, block)
+            parts.append(found)
+        known = np.concatenate(parts)
+        known.setflags(write=False)
+        _tables[key] = known
+    return known[:count]
