@@ -1,0 +1,157 @@
+"""The server's arithmetic on named arrays, free of any framework: numpy arrays or torch tensors.
+
+Equations of FedSWA and FedMoSWA (Liu et al., ICML 2025, arXiv 2507.20016) and of SCAFFOLD (Karimireddy et
+al., ICML 2020, arXiv 1910.06378). Nothing is changed in place.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hexad.core.errors import InputError
+from hexad.core.validation import check_count, check_range
+
+Arrays = Mapping[str, Any]
+"""Names to numpy arrays or to torch tensors, of any shape."""
+
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+"""Last parts of names that batch normalisation gives to what is no parameter."""
+
+
+def is_floating(array: Any) -> bool:
+    """Whether an array or a tensor holds real numbers."""
+    floating = getattr(array, "is_floating_point", None)
+    return floating() if floating is not None else np.issubdtype(array.dtype, np.floating)
+
+
+def is_finite(array: Any) -> bool:
+    """Whether an array or a tensor is free of NaN and infinities."""
+    return bool(array.isfinite().all()) if hasattr(array, "isfinite") else bool(np.isfinite(array).all())
+
+
+def trainable_names(theta: Arrays) -> list[str]:
+    """Names of the arrays that are parameters, where nobody says: real, and no buffers of a batch norm."""
+    return [
+        name for name, array in theta.items() if is_floating(array) and name.split(".")[-1] not in BUFFERS
+    ]
+
+
+def check_alike(what: str, given: Arrays, wanted: Arrays, of: str) -> None:
+    """Refuse arrays whose names, shapes, kinds of numbers or devices are not those of `wanted`.
+
+    Args:
+        what: what the arrays are, for the message.
+        given: the arrays.
+        wanted: those they must resemble.
+        of: what those are, for the message.
+
+    Raises:
+        InputError: they differ.
+    """
+    missing, extra = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    if missing or extra:
+        parts = [f"lacks {missing[:3]}"] * bool(missing) + [f"has the unknown {extra[:3]}"] * bool(extra)
+        raise InputError(f"{what} {' and '.join(parts)}; send the names of {of}, no more and no less")
+    for name, array in wanted.items():
+        other = given[name]
+        for part in ("shape", "dtype", "device"):
+            mine, theirs = getattr(other, part, None), getattr(array, part, None)
+            # numpy before 2 knows no device. (`None in (mine, theirs)` would find a float64 equal to None.)
+            if mine is not None and theirs is not None and mine != theirs:
+                raise InputError(
+                    f"{part} of {name!r} in {what} is {mine} and that of {of} {theirs}; they must agree"
+                )
+
+
+def check_finite(what: str, arrays: Arrays) -> None:
+    """Refuse (`InputError`) arrays that hold NaN or infinities."""
+    for name, array in arrays.items():
+        if is_floating(array) and not is_finite(array):
+            raise InputError(f"{name!r} in {what} is not finite; lower the learning rate or clip gradients")
+
+
+def weighted_mean(items: Iterable[Arrays], weights: Sequence[float]) -> dict[str, Any]:
+    """The mean of updates, holding one at a time: sum of w_i x_i / sum of w_i.
+
+    Args:
+        items: the updates, all of the same names and shapes.
+        weights: one for each, not negative and not all 0.
+
+    Raises:
+        InputError: there is none, or the weights are no weights.
+    """
+    total = float(sum(weights))
+    if not weights or not np.isfinite(total) or total <= 0 or min(weights) < 0:
+        raise InputError(f"weights are {list(weights)[:5]}; they must be at least 0 and not all 0")
+    mean: dict[str, Any] = {}
+    for arrays, weight in zip(items, weights, strict=True):
+        share = weight / total
+        for name, array in arrays.items():
+            mean[name] = array * share if name not in mean else mean[name] + array * share
+    return mean
+
+
+def _like(array: Any, wanted: Any) -> Any:
+    """The array with the kind of numbers of `wanted`; whole numbers are rounded to, not cut."""
+    if not is_floating(wanted):
+        array = array.round()
+    return array.to(wanted.dtype) if hasattr(array, "to") else np.asarray(array).astype(wanted.dtype)
+
+
+def extrapolate(theta: Arrays, mean: Arrays, alpha: float, parameters: Collection[str]) -> dict[str, Any]:
+    """FedSWA's server step: theta <- theta + alpha (v - theta), v the mean of the clients' models.
+
+    An alpha above 1 goes beyond the mean, below 1 it lags behind. What is not in `parameters` (running
+    statistics, counters) becomes the mean itself: extrapolated variances could be negative.
+
+    Args:
+        theta: the global model that the round began with.
+        mean: v, of the same names.
+        alpha: above 0.
+        parameters: names that are extrapolated.
+
+    Raises:
+        InputError: alpha is not above 0, or the names differ.
+    """
+    check_range("server_alpha", alpha, 0, low_open=True)
+    if mean.keys() != theta.keys():
+        raise InputError("mean has other names than theta; average complete models")
+    # At alpha = 1 the mean itself, not theta + (mean - theta), so that FedAvg comes out to the last bit.
+    return {
+        name: _like(
+            mean[name]
+            if alpha == 1 or name not in parameters
+            else array + alpha * (_like(mean[name], array) - array),
+            array,
+        )
+        for name, array in theta.items()
+    }
+
+
+def update_momentum(m: Arrays, mean_u: Arrays, gamma: float) -> dict[str, Any]:
+    """FedMoSWA's m <- m + gamma mean(u_i), u_i = c_i+ - m: an average of fresh variates over rounds.
+
+    Raises:
+        InputError: gamma is outside [0, 1].
+    """
+    check_range("gamma", gamma, 0, 1)
+    return {name: _like(array + gamma * mean_u[name], array) for name, array in m.items()}
+
+
+def update_scaffold(c: Arrays, mean_difference: Arrays, participants: int, clients: int) -> dict[str, Any]:
+    """SCAFFOLD's c <- c + (s / M) mean(c_i+ - c_i): c stays the mean of all clients' variates.
+
+    Args:
+        c: the server's variate.
+        mean_difference: mean over the participants of c_i+ - c_i.
+        participants: s, how many took part.
+        clients: M, how many there are.
+
+    Raises:
+        InputError: more take part than there are.
+    """
+    check_count("participants", participants)
+    check_count("clients", clients, participants)
+    share = participants / clients
+    return {name: _like(array + share * mean_difference[name], array) for name, array in c.items()}

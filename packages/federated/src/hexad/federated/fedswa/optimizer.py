@@ -1,0 +1,143 @@
+"""The optimizer of a client's round: plain SGD with a cyclic rate and a corrected gradient (2507.20016)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from hexad.core.errors import InputError
+from hexad.core.validation import check_range
+from hexad.federated.fedswa.averaging import check_alike
+from hexad.federated.fedswa.schedule import check_cycle, cyclic_lrs
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """How a client trains in one round.
+
+    Args:
+        lr: eta_l, the rate of the first step.
+        local_steps: K.
+        rho: the cycle heads for rho lr, see `cyclic_lrs`; the paper's best is 0.1.
+        weight_decay: added to the gradient, times the weights; 1e-3 in the paper.
+        clip_norm: largest norm of gradient and decay over all parameters, before the correction; None clips
+            nothing. 10 in the authors' code.
+        sam_radius: of sharpness-aware minimisation (Foret et al., arXiv 2010.01412): the gradient is taken
+            that far uphill. With it and rho = 1 this is FedSAM's client. 0 is plain SGD.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    lr: float
+    local_steps: int
+    rho: float = 0.1
+    weight_decay: float = 1e-3
+    clip_norm: float | None = 10.0
+    sam_radius: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_cycle(self.lr, self.local_steps, self.rho)
+        check_range("weight_decay", self.weight_decay, 0)
+        check_range("sam_radius", self.sam_radius, 0)
+        if self.clip_norm is not None:
+            check_range("clip_norm", self.clip_norm, 0, low_open=True)
+
+
+class CyclicSGD(torch.optim.Optimizer):
+    """Plain SGD whose rate runs through one round's cycle; make a new one in every round.
+
+    Args:
+        named_parameters: `model.named_parameters()`; those that need no gradient are left alone.
+        config: rates, decay and clipping. (`sam_radius` is of `local_train` only.)
+
+    Attributes:
+        steps_taken: calls of `step`.
+        lr_sum: rates of the steps taken, summed: what the control variate is computed from.
+
+    Raises:
+        InputError: no parameter needs a gradient.
+    """
+
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], config: LocalConfig) -> None:
+        named = {name: parameter for name, parameter in named_parameters if parameter.requires_grad}
+        if not named:
+            raise InputError("no parameter needs a gradient; there is nothing to train")
+        super().__init__(list(named.values()), {"lr": config.lr, "weight_decay": config.weight_decay})
+        self.config = config
+        self.steps_taken = 0
+        self.lr_sum = 0.0
+        self._named = named
+        self._rates = cyclic_lrs(config.lr, config.local_steps, config.rho)
+        self._correction: list[Tensor] | None = None
+
+    def set_correction(self, correction: Mapping[str, Float[Tensor, "..."]] | None) -> None:
+        """Add m - c_i to every gradient from now on; None adds nothing.
+
+        Args:
+            correction: for each trainable parameter by its name a tensor of its shape.
+
+        Raises:
+            InputError: names or shapes are not those of the trainable parameters.
+        """
+        self._correction = None if correction is None else aligned(correction, self._named)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Float[Tensor, ""]] | None = None) -> Float[Tensor, ""] | None:  # ty: ignore[incompatible-method-override]
+        """One step: y <- y - eta_k (clip(grad + decay y) + m - c_i).
+
+        Raises:
+            InputError: the round's K steps are done.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        lr = self._next_rate()
+        parameters, directions = self._directions()
+        if self._correction is not None:
+            torch._foreach_add_(directions, self._correction)
+        torch._foreach_add_(parameters, directions, alpha=-lr)
+        self.steps_taken += 1
+        self.lr_sum += lr
+        return loss
+
+    def _next_rate(self) -> float:
+        if self.steps_taken == len(self._rates):
+            raise InputError(
+                f"step {self.steps_taken + 1} of a round of {self.steps_taken}; set local_steps to the "
+                "number of steps that a client takes (batches times local epochs)"
+            )
+        lr = self._rates[self.steps_taken]
+        for group in self.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def _directions(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Parameters and their clipped gradients with decay.
+
+        A parameter without a gradient is skipped as in torch's optimizers, unless there is a correction:
+        then its gradient is 0, or the next control variate would be wrong.
+        """
+        corrected = self._correction is not None
+        parameters: list[Tensor] = [p for p in self._named.values() if corrected or p.grad is not None]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to(p.dtype) for p in parameters]
+        if not parameters:
+            return [], []
+        directions = list(torch._foreach_add(gradients, parameters, alpha=self.config.weight_decay))
+        if self.config.clip_norm is not None:
+            norm = torch.nn.utils.get_total_norm(directions)
+            torch._foreach_mul_(directions, (self.config.clip_norm / norm.clamp_min(1e-30)).clamp_max(1.0))
+        return parameters, directions
+
+
+def aligned(tensors: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> list[Tensor]:
+    """The tensors in the order of the parameters, with their kind of numbers and on their device."""
+    moved = {
+        name: tensor.to(parameters[name]) if name in parameters else tensor
+        for name, tensor in tensors.items()
+    }
+    check_alike("the correction", moved, parameters, "the trainable parameters")
+    return [moved[name].detach() for name in parameters]
