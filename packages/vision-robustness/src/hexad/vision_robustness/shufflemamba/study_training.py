@@ -19,13 +19,16 @@ from hexad.vision_robustness.shufflemamba.network import VisionMamba
 from hexad.vision_robustness.shufflemamba.shuffling import draw_permutation, layer_probs, permute_tokens
 from hexad.vision_robustness.shufflemamba.wrapping import apply_slws, forced_shuffle
 
+FIRST_SEED = 100
+"""Of the digits of seed 0. Test figures of others were seen while the study was written."""
+
 ORDERS = 5
 """Permutations of the test's layers, over which forced accuracy is averaged."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the study; the recipe is AdamW, decay 0.05, with a cosine from `lr` to 0.
+    """Sizes of the study; the recipe is AdamW, decay 0.05, with a cosine from an arm's own rate to 0.
 
     Args:
         train: digits trained on.
@@ -36,7 +39,6 @@ class Config:
         dim: width of a token.
         depth: blocks.
         states: numbers of state a channel.
-        lr: learning rate.
         rate: of SLWS.
         drop_path: stochastic depth of that arm.
     """
@@ -49,23 +51,23 @@ class Config:
     dim: int = 48
     depth: int = 6
     states: int = 4
-    lr: float = 3e-3
     rate: float = 0.3
     drop_path: float = 0.2
 
 
 @dataclass(frozen=True)
 class Way:
-    """How an arm trains."""
+    """How an arm trains: shuffles, and the better of the learning rates 1e-3 and 3e-3."""
 
     schedule: Literal["linear", "constant"] | None = None
     drop_path: bool = False
     restored: bool = True
+    lr: float = 3e-3
 
 
 WAYS = {
     "slws": Way("linear"),
-    "none": Way(),
+    "none": Way(lr=1e-3),
     "drop-path": Way(drop_path=True),
     "slws-drop-path": Way("linear", drop_path=True),
     "constant": Way("constant"),
@@ -170,9 +172,10 @@ def measure(trial: Trial, name: str) -> Iterator[Measurement]:
     """Train one arm at one seed and test it."""
     config: Config = trial.config
     way = WAYS[name]
-    known, unknown = (Digits(places) for places in split_digits(trial.seed, config.train, config.test))
-    network = make_network(config, trial.seed, way)
-    optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=0.05)
+    seed = FIRST_SEED + trial.seed
+    known, unknown = (Digits(places) for places in split_digits(seed, config.train, config.test))
+    network = make_network(config, seed, way)
+    optimizer = torch.optim.AdamW(network.parameters(), way.lr, weight_decay=0.05)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     losses = train(
         network,
@@ -182,7 +185,7 @@ def measure(trial: Trial, name: str) -> Iterator[Measurement]:
         TrainingConfig(
             config.steps,
             config.batch,
-            trial.seed,
+            seed,
             checkpoint_every=max(1, config.steps // 6),
             keep=1,
             accelerator="cpu",
@@ -193,14 +196,14 @@ def measure(trial: Trial, name: str) -> Iterator[Measurement]:
     )
     np.save(trial.folder / "losses.npy", losses)
     seen, clean = accuracy(network, known), accuracy(network, unknown)
-    forced = forced_accuracy(network, unknown, trial.seed)
+    forced = forced_accuracy(network, unknown, seed)
     yield Measurement("train", seen)
     yield Measurement("test", clean)
     yield Measurement("gap", seen - clean)
     yield Measurement("forced", forced)
     yield Measurement("kept", forced / max(clean, 1e-9))
     if name == "slws":
-        yield Measurement("step_time", _step_time(config, trial.seed))
+        yield Measurement("step_time", _step_time(config, seed))
 
 
 def _step_time(config: Config, seed: int, rounds: int = 15) -> float:
