@@ -62,6 +62,8 @@ class InProcessGrid(Grid):
     Attributes:
         contexts: the context of each node by its id; `contexts[id].state` is what the node remembers.
         failures: (node id, exception) of every client that raised.
+        sent: bytes of all arrays that went to nodes.
+        received: bytes of all arrays that nodes sent, whether or not they arrived.
 
     Raises:
         InputError: no nodes, or not as many apps as nodes.
@@ -91,6 +93,7 @@ class InProcessGrid(Grid):
             for node, config in zip(self._apps, configs, strict=True)
         }
         self.failures: list[tuple[int, Exception]] = []
+        self.sent = self.received = 0
         self._loses_reply = loses_reply
         self._replies: dict[str, Message] = {}
         self._numbers = itertools.count(1)
@@ -153,6 +156,7 @@ class InProcessGrid(Grid):
     def _answer(self, node: int, message: Message) -> Message:
         received = copy.copy(message)
         received.__dict__["_content"] = copy.deepcopy(message.content)
+        self.sent += _size(message.content)
         try:
             reply = self._apps[node](received, self.contexts[node])
         except Exception as error:
@@ -160,4 +164,10 @@ class InProcessGrid(Grid):
             return Message(Error(CLIENT_APP_RAISED, f"{type(error).__name__}: {error}"), reply_to=message)
         if reply.has_content():
             reply.content = copy.deepcopy(reply.content)
+            self.received += _size(reply.content)
         return reply
+
+
+def _size(content: RecordDict) -> int:
+    """Bytes of the arrays in a message, serialised as Flower sends them."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())

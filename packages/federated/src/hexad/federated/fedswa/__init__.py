@@ -12,7 +12,13 @@ from hexad.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hexad.federated.fedswa.averaging import extrapolate, update_momentum, update_scaffold, weighted_mean
-    from hexad.federated.fedswa.client import cyclic_sgd, local_config, make_client_app, train_reply
+    from hexad.federated.fedswa.client import (
+        correction_of,
+        cyclic_sgd,
+        local_config,
+        make_client_app,
+        train_reply,
+    )
     from hexad.federated.fedswa.local import LocalResult, full_gradient, local_train
     from hexad.federated.fedswa.mods import ControlVariates, control_variate_mod
     from hexad.federated.fedswa.optimizer import CyclicSGD, LocalConfig
@@ -34,6 +40,7 @@ _HOMES = {
     "Scaffold": "variate_strategies",
     "control_variate_mod": "mods",
     "correction": "variates",
+    "correction_of": "client",
     "cyclic_lrs": "schedule",
     "cyclic_sgd": "client",
     "extrapolate": "averaging",
@@ -63,6 +70,7 @@ __all__ = [
     "Scaffold",
     "control_variate_mod",
     "correction",
+    "correction_of",
     "cyclic_lrs",
     "cyclic_sgd",
     "extrapolate",

@@ -46,7 +46,8 @@ class ControlVariates:
 
     Args:
         folder: where c_i is also written, to outlive the process: a node that restarts or a new run of
-            Flower begins with an empty context. The file is named after the partition, else the node.
+            Flower begins with an empty context. The file is named after the partition, else the node. None
+            takes `"variates-folder"` of the run's configuration, where it is set.
 
     Raises:
         InputError: in a round: a stored c_i of another model, no "lr-sum", an update that is not finite.
@@ -108,8 +109,9 @@ class ControlVariates:
         return next_variate(used, m, {name: model[name] - theta[name] for name in m}, float(lr_sum))
 
     def _path(self, context: Context) -> Path | None:
+        folder = self.folder or context.run_config.get("variates-folder")
         name = context.node_config.get("partition-id", context.node_id)
-        return None if self.folder is None else self.folder / f"{name}.safetensors"
+        return Path(str(folder)) / f"{name}.safetensors" if folder else None
 
     def _recall(self, context: Context) -> VariateMemory:
         state = context.state
