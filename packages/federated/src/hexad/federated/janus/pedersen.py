@@ -17,16 +17,16 @@ from hexad.federated.janus.groups import Group
 
 
 def _check_vector(m: Integer[np.ndarray, " dim"] | Sequence[int], dim: int) -> UInt64[np.ndarray, " dim"]:
-    try:
-        vector = np.asarray(m)
-    except (ValueError, OverflowError):
-        vector = np.asarray([])
-    if vector.shape != (dim,) or vector.dtype.kind not in "iu":
+    # NumPy would make floats of a list with numbers above and below 2^63.
+    vector = m if isinstance(m, np.ndarray) else np.array(m, object)
+    if vector.shape != (dim,) or (vector.dtype.kind not in "iu" and {type(x) for x in vector} != {int}):
         raise InputError(
             f"a vector of {dim} whole numbers is committed to, not {vector.dtype} {vector.shape}"
         )
-    if vector.dtype.kind == "i" and vector.min() < 0:
-        raise InputError(f"a committed number is {vector.min()}; they must lie in [0, 2^64)")
+    if not 0 <= int(vector.min()) <= int(vector.max()) < 1 << 64:
+        raise InputError(
+            f"committed numbers lie in [{vector.min()}, {vector.max()}]; they must lie in [0, 2^64)"
+        )
     return vector.astype(np.uint64)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from jaxtyping import UInt
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_count
@@ -226,19 +227,32 @@ class JanusServer:
         scalar, commitments = 0, []
         for place, name in enumerate(names):
             tell(place / len(names), name)
-            part = self._open(self._store.read(f"{name}.message"))
-            if self.role == 0:
-                total += np.frombuffer(part.words, total.dtype)
-                scalar += part.scalar
-            else:
-                seed = bytes(part.words)
-                total += expand(seed, self.round, config.dim, config.modulus_bits)
-                scalar += scalar_pad(seed, self.group)
-            commitments.append(part.commitment)
+            words, part, commitment = self.contribution(name)
+            total += words
+            scalar += part
+            commitments.append(commitment)
         sums = total.tobytes() + scalar_to_bytes(scalar % self.group.order) + self.group.combine(commitments)
         self._store.write("sums.bin", sums)
         self._store.state.phase = "aggregated"
         self._store.save()
+
+    def contribution(self, name: str) -> tuple[UInt[np.ndarray, " dim"], int, bytes]:
+        """What one client adds to the sums: words, a scalar and its commitment."""
+        part = self._open(self._store.read(f"{name}.message"))
+        if self.role == 0:
+            return np.frombuffer(part.words, word_type(self.config)), part.scalar, part.commitment
+        seed, config = bytes(part.words), self.config
+        pad = expand(seed, self.round, config.dim, config.modulus_bits)
+        return pad, scalar_pad(seed, self.group), part.commitment
+
+    def sums(self) -> bytes:
+        """The round's sums as each client gets them, before they are signed and sealed.
+
+        Raises:
+            ProtocolError: check `"round"`: nothing was summed yet.
+        """
+        self._need("aggregated")
+        return self._store.read("sums.bin")
 
     def reply(self, name: str) -> bytes:
         """The round's sums, signed and sealed to a client of the roster.
@@ -260,7 +274,7 @@ class JanusServer:
             len(state.names),
             name in state.names,
         )
-        return seal(header, self._store.read("sums.bin"), self.keys, client)
+        return seal(header, self.sums(), self.keys, client)
 
     def __repr__(self) -> str:
         return f"JanusServer({self.role}, round={self.round}, phase={self.phase!r})"
