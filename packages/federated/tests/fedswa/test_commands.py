@@ -7,7 +7,7 @@ import tomllib
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord
 from safetensors.numpy import load_file
 
 from hexad.core import cli
@@ -101,7 +101,8 @@ def test_a_simulation_repeats_itself_and_survives_an_interruption(tmp_path):
         simulate(PLAN, tmp_path / "parts", tested=stop)
     rest = simulate(PLAN, tmp_path / "parts")
     assert [row["round"] for row in rest.history] == [0, 2, 4]
-    assert rest.history[1:] == pytest.approx(whole.history[1:]) or rest.history == whole.history
+    for row, wanted in zip(rest.history, whole.history, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-12)
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(rest.arrays[name], array)
     free = simulate(PLAN)
@@ -136,8 +137,8 @@ def test_the_partition_is_counted():
 def test_a_run_whose_clients_all_fail_says_why():
     # 1e20 overflows at once: the client's own error is what the user must see.
     with (
-        pytest.warns(UserWarning),
-        pytest.raises(InputError, match="every client failed; the first said: .*loss is"),
+        pytest.warns(UserWarning, match="no valid reply"),
+        pytest.raises(InputError, match=r"every client failed; the first said: .*loss is"),
     ):
         simulate(Simulation(**{**vars(PLAN), "lr": 1e20}))
 
@@ -163,6 +164,7 @@ def test_the_app_is_written_and_has_the_simulation_s_defaults(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_written_app_runs_on_ray(tmp_path, monkeypatch):
     """Flower's simulation with Ray: contexts last, so FedMoSWA's variates do."""
+    from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
     from hexad.federated.fedswa import FedMoSWA
@@ -172,8 +174,6 @@ def test_the_written_app_runs_on_ray(tmp_path, monkeypatch):
     def batches(context, number):
         generator = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
         return [(torch.randn(8, 28, 28, generator=generator), torch.zeros(8, dtype=torch.long))]
-
-    from flwr.serverapp import ServerApp
 
     strategy = FedMoSWA(lr=0.1, local_steps=2, fraction_evaluate=0.0, checkpoints=tmp_path / "server")
     server = ServerApp()
@@ -189,4 +189,3 @@ def test_the_written_app_runs_on_ray(tmp_path, monkeypatch):
     assert np.abs(state["m.3.bias"]).max() > 0
     # Partitions, not workers, have the variates: three files for three clients.
     assert {path.name for path in (tmp_path / "clients").iterdir()} == {f"{i}.safetensors" for i in range(3)}
-    MetricRecord()
