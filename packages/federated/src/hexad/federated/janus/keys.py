@@ -226,22 +226,24 @@ def save_public(path: str | os.PathLike[str], keys: PublicKeys | Iterable[Public
 
 
 def load_public(paths: Iterable[str | os.PathLike[str]]) -> list[PublicKeys]:
-    """Read public keys from files of `save_public`, or from all `*.json` of a folder.
+    """Read public keys from files of `save_public`, or from all `*.public.json` of a folder.
 
     Raises:
-        InputError: one is missing or something else.
+        InputError: one is missing, something else, or holds private keys.
     """
-    found = []
+    files: list[Path] = []
     for path in map(Path, paths):
-        for file in (
-            sorted(path.glob("*.json")) if path.is_dir() else [check_file(path, "file of public keys")]
-        ):
-            try:
-                value = json.loads(file.read_text())
-            except (ValueError, UnicodeDecodeError):
-                raise InputError(f"{file} is no JSON; make public keys by `janus keys`") from None
-            parties = value if isinstance(value, list) else [value]
-            found += [PublicKeys.from_json(party, str(file)) for party in parties]
+        files += sorted(path.glob("*.public.json")) if path.is_dir() else [check_file(path, "public keys")]
+    found = []
+    for file in files:
+        try:
+            value = json.loads(file.read_text())
+        except (ValueError, UnicodeDecodeError):
+            raise InputError(f"{file} is no JSON; make public keys by `janus keys`") from None
+        parties = value if isinstance(value, list) else [value]
+        if any(isinstance(party, dict) and "janus" in party for party in parties):
+            raise InputError(f"{file} holds private keys, which are given to nobody; name NAME.public.json")
+        found += [PublicKeys.from_json(party, str(file)) for party in parties]
     return found
 
 

@@ -168,6 +168,15 @@ class JanusServer:
         self._entries[name] = Entry(commitment_hash(part.commitment), part.header.model)
         return name
 
+    def holds(self, message: bytes) -> bool:
+        """Whether this very message was taken into the round."""
+        name = read_header(message)[0].sender
+        return name in self._entries and self._store.read(f"{name}.message") == message
+
+    def heard(self) -> list[str]:
+        """The names of the clients whose messages the round has."""
+        return self._store.names()
+
     def listing(self) -> bytes:
         """The signed list of the clients that were heard; from now on the round takes no more.
 

@@ -126,7 +126,11 @@ class Store:
                 f"{self.round_folder / name} cannot be read ({error.strerror}); begin a new round"
             ) from None
 
+    def names(self) -> list[str]:
+        """The clients whose messages the round has, sorted."""
+        return sorted(path.name.removesuffix(".message") for path in self.round_folder.glob("*.message"))
+
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """The clients' messages of the round, one at a time."""
-        for path in sorted(self.round_folder.glob("*.message")):
-            yield path.name.removesuffix(".message"), path.read_bytes()
+        for name in self.names():
+            yield name, self.read(f"{name}.message")

@@ -1,0 +1,114 @@
+"""Files of the command line: updates and means as .npz, messages as files that carry their own header."""
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from hexad.core.errors import InputError
+from hexad.core.files import atomic_open
+from hexad.core.validation import check_file, check_path
+from hexad.federated.janus.client import model_digest
+from hexad.federated.janus.envelopes import Header, read_header
+from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.models import flatten
+
+SUFFIX = ".janus"
+Named = dict[str, Shaped[np.ndarray, "..."]]
+
+
+def read_arrays(path: Path, what: str = "update") -> Named:
+    """The arrays of an .npz file by name, in the file's order.
+
+    Raises:
+        InputError: it is missing or something else, or holds what is no array of numbers.
+    """
+    file = check_file(path, what)
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError):
+        raise InputError(f"{what} {file} is no .npz file of plain arrays; write it by numpy.savez") from None
+    if not arrays:
+        raise InputError(f"{what} {file} holds no arrays")
+    return arrays
+
+
+def read_update(path: Path) -> Float[np.ndarray, " length"]:
+    """The numbers of an update, one array behind the other.
+
+    Raises:
+        InputError: see `read_arrays`; or an array holds no floats.
+    """
+    arrays = read_arrays(path)
+    for name, array in arrays.items():
+        if array.dtype.kind != "f":
+            raise InputError(f"array {name!r} of {path} holds {array.dtype}; an update holds floats alone")
+    return flatten(list(arrays.values()))
+
+
+def digest_of(path: Path | None) -> str:
+    """The digest of the model in a file, "" without one."""
+    return "" if path is None else model_digest(list(read_arrays(path, "model").values()))
+
+
+def write_mean(path: Path, mean: Float[np.ndarray, " length"], like: Named | None) -> None:
+    """Write a mean, cut into arrays like those of an update.
+
+    Raises:
+        InputError: `like` has another number of numbers.
+    """
+    named: Named = {"mean": mean}
+    if like is not None:
+        size = sum(array.size for array in like.values())
+        if size != len(mean):
+            raise InputError(f"the arrays to write like hold {size} numbers, the mean {len(mean)}")
+        ends = np.cumsum([array.size for array in like.values()])[:-1]
+        parts = np.split(mean, ends)
+        named = {name: part.reshape(like[name].shape) for name, part in zip(like, parts, strict=True)}
+    with atomic_open(path, "wb") as file:
+        np.savez(file, **named)  # ty: ignore[invalid-argument-type]
+
+
+def message_files(paths: Iterable[Path], kind: str) -> list[Path]:
+    """Files that hold messages of that kind, among files and all *.janus of folders.
+
+    Raises:
+        InputError: a path is missing; a file that was named itself holds something else.
+    """
+    found = []
+    for path in paths:
+        if check_path(path, "message").is_dir():
+            found += [file for file in sorted(path.rglob(f"*{SUFFIX}")) if _kind(file) == kind]
+            continue
+        file = check_file(path, "message")
+        if _kind(file) != kind:
+            raise InputError(
+                f"{file} holds no {kind!r} message of janus, but {_kind(file) or 'something else'}"
+            )
+        found.append(file)
+    return found
+
+
+def _kind(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(4096)
+    try:
+        return read_header(start)[0].kind
+    except ProtocolError:
+        return ""
+
+
+def file_name(header: Header) -> str:
+    """Such as "bank-a-round-3-to-s0.janus"."""
+    return f"{header.sender}-round-{header.round}-to-{header.recipient}{SUFFIX}"
+
+
+def write_message(folder: Path, message: bytes) -> Path:
+    """Write a message to a folder, under a name that its header gives."""
+    path = folder / file_name(read_header(message)[0])
+    with atomic_open(path, "wb") as file:
+        file.write(message)
+    return path
