@@ -166,6 +166,9 @@ class JanusClient:
         """
         check_count("round_number", round_number)
         first, second = self._read(0, from_s0, round_number), self._read(1, from_s1, round_number)
+        return self._accept(first, second, model)
+
+    def _accept(self, first: _Reply, second: _Reply, model: str) -> Result:
         self._compare(first.header, second.header, model)
         if first.commitment != second.commitment:
             raise _fails("commitments", "the servers have unlike sums of commitments")
