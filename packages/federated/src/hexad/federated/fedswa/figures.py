@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
+from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator
 
 from hexad.core.plots import COLOURS, new_figure
@@ -23,7 +24,11 @@ def draw_partition(counts: Int[np.ndarray, "clients classes"]) -> "Figure":
     top.set_ylabel("examples")
     top.grid(False)
     image = bottom.imshow(
-        np.where(counts.T > 0, counts.T, np.nan), aspect="auto", cmap="viridis", interpolation="nearest"
+        np.where(counts.T > 0, counts.T, np.nan),
+        aspect="auto",
+        cmap="viridis",
+        interpolation="nearest",
+        norm=LogNorm(1, max(2, counts.max())),
     )
     bottom.set_facecolor("#f2f2f2")
     bottom.set_yticks(range(classes))

@@ -1,7 +1,8 @@
 """The rate that each arm of the study trains best at: `python -m hexad.federated.fedswa.sweep`.
 
-The most uneven partition at a seed that no preset of the study uses, the same rates for all arms. An argument
-names another folder of results than `hexad-results`. The rates are then written into `study_arms`.
+The most uneven partition, half of the rounds, a seed that no preset of the study uses, the same rates for all
+arms. An argument names another folder of results than `hexad-results`. The rates are then written into
+`study_arms`.
 """
 
 import os
@@ -17,7 +18,9 @@ from hexad.core.terminal import Watcher
 from hexad.federated.fedswa.study import STUDY
 from hexad.federated.fedswa.study_digits import Config
 
-CONFIG = Config(partitions=("0.1",), rates=(0.03, 0.1, 0.3, 1.0), quadratic_rounds=0, first_seed=1000)
+CONFIG = Config(
+    partitions=("0.1",), rounds=40, rates=(0.03, 0.1, 0.3, 1.0), quadratic_rounds=0, first_seed=1000
+)
 SWEEP = replace(STUDY, name="fedswa-sweep", claims=(), figures=(), presets={"full": Preset(CONFIG, seeds=1)})
 
 
