@@ -3,6 +3,7 @@
 import json
 import sys
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,39 +91,45 @@ def test_bad_simulations_are_one_line(tmp_path, capsys, words, message):
     assert error.count("\n") == 1
 
 
-def test_a_simulation_repeats_itself_and_survives_an_interruption(tmp_path):
+@pytest.mark.parametrize("last", [2, 3])
+def test_a_simulation_survives_an_interruption(tmp_path, last):
+    """After a round that was tested (2) and after one that was not (3)."""
     whole = simulate(PLAN, tmp_path / "whole")
 
-    def stop(row):
-        if row["round"] == 2:
+    def stop(fraction, note):
+        if note.startswith(f"round {last}"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(PLAN, tmp_path / "parts", tested=stop)
+        simulate(PLAN, tmp_path / "parts", progress=stop)
     rest = simulate(PLAN, tmp_path / "parts")
     assert [row["round"] for row in rest.history] == [0, 2, 4]
     for row, wanted in zip(rest.history, whole.history, strict=True):
         assert row == pytest.approx(wanted, rel=1e-12)
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(rest.arrays[name], array)
-    free = simulate(PLAN)
-    np.testing.assert_array_equal(free.arrays["1.weight"], whole.arrays["1.weight"])
-    assert simulate(Simulation(**{**vars(PLAN), "seed": 1})).history[-1] != free.history[-1]
+
+
+def test_a_simulation_repeats_itself():
+    first, second, other = (simulate(replace(PLAN, seed=seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.arrays["1.weight"], second.arrays["1.weight"])
+    assert first.history == second.history
+    assert first.history[-1] != other.history[-1]
 
 
 def test_lost_replies_are_left_out_and_all_lost_keep_the_model():
-    some = simulate(Simulation(**{**vars(PLAN), "lost": 0.4}))
+    some = simulate(replace(PLAN, lost=0.4))
     assert some.history[-1]["accuracy"] > 0
     assert not np.array_equal(some.arrays["1.weight"], simulate(PLAN).arrays["1.weight"])
     with pytest.warns(UserWarning, match="no valid reply"):
-        none = simulate(Simulation(**{**vars(PLAN), "lost": 1.0}))
+        none = simulate(replace(PLAN, lost=1.0))
     assert none.history[0]["accuracy"] == none.history[-1]["accuracy"]
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedsam", "fedswa", "fedmoswa", "scaffold"])
 def test_every_strategy_learns(strategy):
     radius = 0.05 if strategy == "fedsam" else 0.0
-    plan = Simulation(**{**vars(PLAN), "strategy": strategy, "rounds": 8, "sam_radius": radius, "lr": 0.3})
+    plan = replace(PLAN, strategy=strategy, rounds=8, sam_radius=radius, lr=0.3)
     run = simulate(plan)
     assert run.history[-1]["accuracy"] > 0.5 > 0.2 > run.history[0]["accuracy"]
     assert run.accuracy(1) == run.history[-1]["accuracy"]
@@ -140,7 +147,7 @@ def test_a_run_whose_clients_all_fail_says_why():
         pytest.warns(UserWarning, match="no valid reply"),
         pytest.raises(InputError, match=r"every client failed; the first said: .*loss is"),
     ):
-        simulate(Simulation(**{**vars(PLAN), "lr": 1e20}))
+        simulate(replace(PLAN, lr=1e20))
 
 
 def test_the_app_is_written_and_has_the_simulation_s_defaults(tmp_path, capsys):

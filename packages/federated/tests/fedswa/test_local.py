@@ -188,6 +188,33 @@ def test_a_parameter_without_gradient_keeps_the_identity():
     assert torch.equal(again.idle, torch.ones(2, dtype=torch.float64))  # as torch's optimizers skip it
 
 
+def test_frozen_and_tied_parameters_may_be_in_the_correction():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(5, 5, bias=False, dtype=torch.float64)
+            self.second = nn.Linear(5, 5, bias=False, dtype=torch.float64)
+            self.second.weight = self.first.weight
+            self.head = nn.Linear(5, 3, dtype=torch.float64)
+            self.head.bias.requires_grad_(False)
+
+        def forward(self, x):
+            return self.head(self.second(self.first(x).tanh()))
+
+    model = Tied()
+    start = copy.deepcopy(model)
+    config = LocalConfig(0.1, 1, 1.0, 0.0, None)
+    plain = local_train(copy.deepcopy(model), make_loader(), config).delta
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert len(names) == 4
+    correction = {name: torch.ones_like(dict(model.state_dict())[name]) for name in names}
+    delta = local_train(model, make_loader(), config, correction).delta
+    assert set(delta) == {"first.weight", "head.weight"}
+    for name, moved in delta.items():  # once, although the tied one has two names
+        torch.testing.assert_close(moved, plain[name] - 0.1, rtol=0, atol=1e-14)
+    assert torch.equal(model.head.bias, start.head.bias)
+
+
 def test_sam_takes_the_gradient_uphill():
     class Parabola(nn.Module):
         def __init__(self):
@@ -256,6 +283,10 @@ def test_bad_rounds_are_refused():
         local_train(model, make_loader(), config, {"0.weight": torch.zeros(8, 5)})
     with pytest.raises(InputError, match=r"shape of '0\.weight' in the correction"):
         local_train(model, make_loader(), config, random_like(model, 0) | {"0.weight": torch.zeros(1)})
+    with pytest.raises(
+        InputError, match=r"the correction has \['3.inv_freq'\], which the model does not train"
+    ):
+        local_train(model, make_loader(), config, random_like(model, 0) | {"3.inv_freq": torch.zeros(1)})
     with pytest.raises(InputError, match="no parameter needs a gradient"):
         CyclicSGD(make_model().requires_grad_(False).named_parameters(), config)
     with pytest.raises(InputError, match="loader is empty"):

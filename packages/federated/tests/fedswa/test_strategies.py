@@ -298,10 +298,16 @@ def test_weights_count_where_they_are_asked_for():
             content["metrics"]["num-examples"] = examples
             arrays = {n: Array(a.numpy() + np.float32(amount)) for n, a in content["arrays"].items()}
             content["arrays"] = ArrayRecord(arrays)
+            if "u" in content:
+                update = {n: Array(np.full_like(a.numpy(), amount)) for n, a in content["u"].items()}
+                content["u"] = ArrayRecord(update)
 
         return change
 
     apps = {2: replying(shift(0.0, 1)), 3: replying(shift(4.0, 3))}
+    mean = Scaffold(lr=0.1, weighted=True, **SILENT)
+    run(mean, InProcessGrid(apps, 2), rounds=1, network=make_linear)
+    np.testing.assert_allclose(mean.m["bias"], 2.0)  # SCAFFOLD's c is the plain mean, whatever models weigh
     start = make_linear().weight.detach().numpy() + 0.1
     for weighted, moved in ((False, 2.0), (True, 3.0)):
         strategy = FedSWA(lr=0.1, server_alpha=1.0, weighted=weighted, **SILENT)

@@ -66,7 +66,7 @@ def cyclic_sgd(model: nn.Module, message: Message, *, steps: int | None = None) 
     Raises:
         InputError: see `local_config`; or the correction does not fit the model.
     """
-    optimizer = CyclicSGD(model.named_parameters(), local_config(message, steps=steps))
+    optimizer = CyclicSGD(model.named_parameters(remove_duplicate=False), local_config(message, steps=steps))
     optimizer.set_correction(correction_of(message))
     return optimizer
 

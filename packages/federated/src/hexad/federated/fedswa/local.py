@@ -72,7 +72,7 @@ def local_train(
             f"{type(optimizer).__name__} is no plain SGD, so the control variate would not be the mean of "
             "the gradients; drop `optimizer`, or pass allow_inexact=True"
         )
-    own = CyclicSGD(model.named_parameters(), config)
+    own = CyclicSGD(model.named_parameters(remove_duplicate=False), config)
     own.set_correction(correction)
     named = own._named
     start = {name: parameter.detach().clone() for name, parameter in named.items()}

@@ -50,7 +50,8 @@ class CyclicSGD(torch.optim.Optimizer):
     """Plain SGD whose rate runs through one round's cycle; make a new one in every round.
 
     Args:
-        named_parameters: `model.named_parameters()`; those that need no gradient are left alone.
+        named_parameters: `model.named_parameters(remove_duplicate=False)`; those that need no gradient are
+            left alone, and of several names of one parameter the first counts.
         config: rates, decay and clipping. (`sam_radius` is of `local_train` only.)
 
     Attributes:
@@ -62,7 +63,14 @@ class CyclicSGD(torch.optim.Optimizer):
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], config: LocalConfig) -> None:
-        named = {name: parameter for name, parameter in named_parameters if parameter.requires_grad}
+        named: dict[str, nn.Parameter] = {}
+        owned, self._others = set(), set()
+        for name, parameter in named_parameters:
+            if parameter.requires_grad and id(parameter) not in owned:
+                named[name] = parameter
+                owned.add(id(parameter))
+            else:
+                self._others.add(name)
         if not named:
             raise InputError("no parameter needs a gradient; there is nothing to train")
         super().__init__(list(named.values()), {"lr": config.lr, "weight_decay": config.weight_decay})
@@ -77,12 +85,25 @@ class CyclicSGD(torch.optim.Optimizer):
         """Add m - c_i to every gradient from now on; None adds nothing.
 
         Args:
-            correction: for each trainable parameter by its name a tensor of its shape.
+            correction: for each trainable parameter by its name a tensor of its shape. Frozen parameters and
+                second names of tied ones may be there too.
 
         Raises:
             InputError: names or shapes are not those of the trainable parameters.
         """
-        self._correction = None if correction is None else aligned(correction, self._named)
+        if correction is None:
+            self._correction = None
+            return
+        unknown = sorted(correction.keys() - self._named.keys() - self._others)
+        if unknown:
+            raise InputError(
+                f"the correction has {unknown[:3]}, which the model does not train; pass "
+                "parameters=[name for name, _ in model.named_parameters()] to the strategy"
+            )
+        wanted = {name: tensor for name, tensor in correction.items() if name in self._named}
+        moved = {name: tensor.detach().to(self._named[name]) for name, tensor in wanted.items()}
+        check_alike("the correction", moved, self._named, "the trainable parameters")
+        self._correction = [moved[name] for name in self._named]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Float[Tensor, ""]] | None = None) -> Float[Tensor, ""] | None:  # ty: ignore[incompatible-method-override]
@@ -131,13 +152,3 @@ class CyclicSGD(torch.optim.Optimizer):
             norm = torch.nn.utils.get_total_norm(directions)
             torch._foreach_mul_(directions, (self.config.clip_norm / norm.clamp_min(1e-30)).clamp_max(1.0))
         return parameters, directions
-
-
-def aligned(tensors: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> list[Tensor]:
-    """The tensors in the order of the parameters, with their kind of numbers and on their device."""
-    moved = {
-        name: tensor.to(parameters[name]) if name in parameters else tensor
-        for name, tensor in tensors.items()
-    }
-    check_alike("the correction", moved, parameters, "the trainable parameters")
-    return [moved[name].detach() for name in parameters]

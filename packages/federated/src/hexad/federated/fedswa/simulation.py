@@ -158,37 +158,41 @@ def simulate(
 
     grid = InProcessGrid(client_app, simulation.clients, run_config=config, loses_reply=loses)
     history: list[dict[str, float]] = []
+    before = {"megabytes": 0.0}
 
     def watch(number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         if not history:  # the first call says which round the run goes on from
-            history.extend(row for row in stored if row["round"] < number)
-            watched["before"] = next((r["megabytes"] for r in stored if r["round"] == number), 0.0)
+            history.extend(row for row in stored["rows"] if row["round"] < number)
+            # Every round sends as much, and the file may be a round behind the checkpoint.
+            before["megabytes"] = stored["megabytes"] * number / max(stored["done"], 1)
         now["round"] = number
+        traffic = before["megabytes"] + (grid.sent + grid.received) / 1e6
         if metrics is not None:
-            traffic = watched["before"] + (grid.sent + grid.received) / 1e6
-            row = {"round": number, **{k: float(v) for k, v in metrics.items()}, "megabytes": traffic}  # ty: ignore[invalid-argument-type]
-            history.append(row)
-            if place is not None:
-                write_json(place / "history.json", {"simulation": vars(simulation), "rows": history})
-            if tested is not None:
-                tested(row)
-        if progress is not None and history:
+            values: Any = dict(metrics)
+            history.append({"round": number, **values, "megabytes": traffic})
+        if place is not None:
+            content = {"simulation": vars(simulation), "done": number, "megabytes": traffic, "rows": history}
+            write_json(place / "history.json", content)
+        if metrics is not None and tested is not None:
+            tested(history[-1])
+        if progress is not None:
             progress(number / simulation.rounds, f"round {number}, accuracy {history[-1]['accuracy']:.4f}")
 
-    watched = {"before": 0.0}
     with quiet_flower():
         result = run(grid, config, watch)
-    failures = [f"client {node - 2}: {error}" for node, error in grid.failures]
+    failures = [
+        f"client {grid.contexts[node].node_config['partition-id']}: {error}" for node, error in grid.failures
+    ]
     if failures and not any(result.train_metrics_clientapp.values()):
         raise InputError(f"every client failed; the first said: {failures[0]}")
     return Run(history, to_numpy(result.arrays), failures)
 
 
-def _read_history(place: Path | None, simulation: Simulation) -> list[dict[str, float]]:
-    """The rows of an earlier run of the same kind; a longer run may go on from a shorter one."""
+def _read_history(place: Path | None, simulation: Simulation) -> dict[str, Any]:
+    """What an earlier run of the same kind wrote; a longer run may go on from a shorter one."""
     path = None if place is None else place / "history.json"
     if path is None or not path.is_file():
-        return []
+        return {"done": 0, "megabytes": 0.0, "rows": []}
     content = json.loads(path.read_text())
     free = {"rounds"} if simulation.course != "cosine" else set()
     changed = {
@@ -200,7 +204,7 @@ def _read_history(place: Path | None, simulation: Simulation) -> list[dict[str, 
         raise InputError(
             f"{place} holds a run with other settings ({'; '.join(changed.values())}); name another folder"
         )
-    return content["rows"]
+    return content
 
 
 @contextmanager

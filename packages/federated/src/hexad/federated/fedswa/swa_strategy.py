@@ -277,7 +277,9 @@ class FedSWA(FedAvg):
         mean = weighted_mean((model_of(reply) for reply in good), weights)
         theta = extrapolate(self._theta, mean, self.server_alpha, frozenset(self._parameters))
         if self.rule:
-            update = weighted_mean((to_numpy(reply.content.array_records[UPDATE]) for reply in good), weights)
+            # SCAFFOLD's variate is the plain mean of all clients', whatever the models weigh.
+            shares = weights if self.rule == "momentum" else [1.0] * len(good)
+            update = weighted_mean((to_numpy(reply.content.array_records[UPDATE]) for reply in good), shares)
             self._variate = self._next_variate(update, len(good))
         self._theta = theta
         self._counted |= {reply.metadata.src_node_id: number for reply in good}
