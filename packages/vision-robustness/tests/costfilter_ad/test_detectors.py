@@ -26,7 +26,9 @@ from hexad.vision_robustness.costfilter_ad.filter import (
     mix,
     smooth,
 )
+from hexad.vision_robustness.costfilter_ad.samples import make_samples
 from hexad.vision_robustness.costfilter_ad.saving import load_filter, save_filter
+from hexad.vision_robustness.costfilter_ad.synthetic import SyntheticAnomaly
 
 from .conftest import photographs
 
@@ -191,6 +193,65 @@ def test_bad_images_and_settings_are_refused(tiny):
             TemplateMatching.fit(tiny.extractor, images)
     with pytest.raises(InputError, match="variance is 0"):
         FeatureReconstruction.fit(tiny.extractor, [tiny.normal], 0.0)
+
+
+class Own:
+    """A detector of a user's own, whose features take part in a gradient."""
+
+    name = "own"
+    image_size = 64
+    feature_dims = (6,)
+
+    def __init__(self, tiny, templates=None, base=None):
+        self.weight = tiny.extractor.first.clone().requires_grad_()
+        self.normal, self.templates, self.base = tiny.normal, templates, base
+
+    def features(self, images):
+        return [torch.nn.functional.conv2d(images, self.weight, stride=8)]
+
+    def match(self, features, classes):
+        bank = self.features(self.normal)[0]
+        templates = bank[None] if self.templates is None else self.templates(bank)
+        return Matching(features, [templates], None if self.base is None else self.base(features[0]))
+
+
+def test_features_with_a_gradient_are_taken_without_it(tiny):
+    model = filtered(Own(tiny))
+    found = model.predict(photographs(2, seed=1))
+    assert not found.anomaly_map.requires_grad
+    bank = make_samples(model.detector, list(photographs(2)), [0, 0], SyntheticAnomaly(p_texture=0), 4, 0)
+    assert len(bank) == 4
+
+
+def test_shapes_and_values_of_an_own_detector_are_checked(tiny):
+    with pytest.raises(InputError, match=r"templates of the detector are \(3, 6, 8, 8\); they must be"):
+        filtered(Own(tiny, templates=lambda bank: bank))
+    images = photographs(2, seed=1)
+    model = filtered(Own(tiny, base=lambda grid: grid[:, :1]))
+    with pytest.raises(InputError, match=r"own map is \(2, 1, 8, 8\); it must be \(batch, height, width\)"):
+        model.predict(images)
+    model = filtered(Own(tiny, base=lambda grid: grid[:, 0] * float("nan")), mixture=Mixture(lam=0))
+    with pytest.raises(InputError, match="maps of the detector 'own' or of its filter are not finite"):
+        model.predict(images)
+
+
+def test_other_floats_serve_and_other_things_are_refused(tiny):
+    model, images = filtered(tiny.templates), photographs(2, seed=1)
+    expected = model.predict(images).anomaly_map
+    assert torch.equal(model.predict(images.double()).anomaly_map, expected)
+    for wrong, words in (
+        (images[:0], "there are no images"),
+        (images.numpy(), "images are a ndarray"),
+    ):
+        with pytest.raises(InputError, match=words):
+            model.predict(wrong)
+    with pytest.raises(InputError, match="classes must be a tensor of whole numbers"):
+        model.predict(images, [0, 0])
+    with pytest.raises(InputError, match="stem is 5; it must be 4 or 8"):
+        FilterConfig(stem=5)
+    for texture in ("a.png", np.zeros((8, 8), np.uint8)):
+        with pytest.raises(InputError, match="a texture is"):
+            SyntheticAnomaly([texture])
 
 
 # -- the packaged features ----------------------------------------------------------------------------------

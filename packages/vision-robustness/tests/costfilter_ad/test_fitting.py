@@ -41,14 +41,31 @@ def test_samples_depend_on_seed_and_number_alone_and_are_kept(tiny, tmp_path):
     assert np.array_equal(made.features[0][:3], fewer.features[0])
     assert made.classes.tolist() == [0, 1, 0] * 3 + [0]
     assert 0 < made.masks.any((1, 2)).sum() < 10
-    kept = make_samples(tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path)
+    kept = make_samples(
+        tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path, identity={"of": "these"}
+    )
     assert np.array_equal(kept.masks, made.masks)
     before = (tmp_path / "layer0.npy").stat().st_mtime_ns
-    again = make_samples(tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path)
+    again = make_samples(
+        tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path, identity={"of": "these"}
+    )
     assert (tmp_path / "layer0.npy").stat().st_mtime_ns == before
     assert np.array_equal(again.features[1], made.features[1])
+    other = make_samples(
+        tiny.templates,
+        images[::-1],
+        [0, 1, 0],
+        anomaly,
+        10,
+        1,
+        folder=str(tmp_path),
+        identity={"of": "those"},
+    )
+    assert not np.array_equal(other.features[0], made.features[0])
+    with pytest.raises(InputError, match="say by `identity` what they depend on"):
+        make_samples(tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path)
     (tmp_path / "samples.json").unlink()
-    make_samples(tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path)
+    make_samples(tiny.templates, images, [0, 1, 0], anomaly, 10, 1, folder=tmp_path, identity={"of": "these"})
     assert (tmp_path / "layer0.npy").stat().st_mtime_ns > before
     with pytest.raises(InputError, match="there are 3 images and 2 classes"):
         make_samples(tiny.templates, images, [0, 1], anomaly, 3, 1)
@@ -161,3 +178,26 @@ def test_validation_without_anomalies_and_nonsense_are_refused(tiny, banks, tmp_
         with pytest.raises(InputError, match=words):
             FitConfig(**options)
     assert not list(tmp_path.iterdir())
+
+
+def test_other_samples_are_another_training(tiny, banks, tmp_path):
+    config = FitConfig(steps=2, parts=1, batch_size=4)
+    fit(model_of(tiny.templates), *banks, config, tmp_path)
+    with pytest.raises(InputError, match=r"other settings \(training samples, validation samples\)"):
+        fit(model_of(tiny.templates), *banks[::-1], config, tmp_path)
+
+
+def test_a_network_that_left_the_numbers_is_said(tiny, banks, tmp_path):
+    with pytest.raises(InputError, match="the loss is nan|not finite"):
+        fit(model_of(tiny.templates), *banks, FitConfig(steps=30, parts=1, batch_size=4, lr=1e12), tmp_path)
+
+
+def test_images_and_seeds_that_do_not_fit_are_refused(tiny):
+    anomaly = SyntheticAnomaly([TEXTURE])
+    for images, seed, words in (
+        ([torch.zeros(3, 32, 64)], 0, r"image 0 is \(3, 32, 64\); the detector takes"),
+        ([np.zeros((3, 64, 64))], 0, "image 0 is ndarray"),
+        ([torch.zeros(3, 64, 64)], -1, "seed is -1"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make_samples(tiny.templates, images, [0], anomaly, 2, seed)

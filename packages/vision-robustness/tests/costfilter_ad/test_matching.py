@@ -178,3 +178,23 @@ def test_bad_input_is_refused_in_one_line(queries, templates, options, words):
         cost_volume(queries, templates, **{"size": 16} | options)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_features_of_length_zero_cost_one_and_large_ones_do_not_overflow(features):
+    query, template = features
+    for kind in (torch.float16, torch.float32, torch.float64):
+        costs = cosine_costs((query * 0).to(kind), template.to(kind))
+        torch.testing.assert_close(costs, torch.ones_like(costs))
+    expected = cosine_costs(query, template)
+    torch.testing.assert_close(cosine_costs(query * 1e30, template * 1e-20), expected, **CLOSE)
+    torch.testing.assert_close(
+        smallest_costs(query.double(), template, 30, "position"), expected.double(), **CLOSE
+    )
+
+
+def test_features_that_are_no_floats_are_refused(features):
+    grid = features[0].transpose(1, 2).unflatten(2, (4, 5))
+    with pytest.raises(InputError, match=r"the query must be a tensor of floats, not torch\.int64"):
+        cost_volume([grid.long()], [grid[:, None]])
+    with pytest.raises(InputError, match="the templates must be a tensor of floats, not ndarray"):
+        cost_volume([grid], [grid[:, None].numpy()])

@@ -73,9 +73,19 @@ def test_metrics_that_need_both_kinds_are_left_out_without_them():
     assert measure(maps, every, maps.max((1, 2))).image_auroc is None
 
 
+def test_what_is_anomalous_can_be_said():
+    maps, masks = np.random.default_rng(0).random((3, 8, 8)), np.zeros((3, 8, 8), bool)
+    masks[2, 0, 0] = True
+    scores = np.array([0.1, 0.8, 0.9])
+    assert measure(maps, masks, scores, np.array([False, True, True])).image_auroc == 1
+    assert measure(maps, masks, np.array([0.5, 0.1, 0.9]), np.array([False, True, True])).image_auroc == 0.5
+
+
 def test_arrays_that_do_not_fit_are_refused():
     maps = np.zeros((2, 8, 8))
     with pytest.raises(InputError, match="give one for each image"):
         measure(maps, np.zeros((2, 8, 9), bool), np.zeros(2))
     with pytest.raises(InputError, match="not finite"):
         measure(maps * np.nan, np.zeros((2, 8, 8), bool), np.zeros(2))
+    with pytest.raises(InputError, match="masks are uint8; they must be boolean"):
+        measure(maps, np.zeros((2, 8, 8), np.uint8), np.zeros(2))

@@ -185,3 +185,10 @@ def test_a_folder_without_images_is_refused(tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match="no images in"):
         find_images(tmp_path)
+
+
+def test_16_bits_of_which_few_are_used_are_said(tmp_path):
+    path = tmp_path / "camera.png"
+    Image.fromarray(np.full((40, 40), 4000, np.uint16)).save(path)
+    with pytest.warns(UserWarning, match=r"camera\.png: its 16 bits reach 4000 of 65535"):
+        read_image(path)

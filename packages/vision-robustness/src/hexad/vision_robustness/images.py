@@ -13,6 +13,8 @@ from hexad.core.errors import InputError
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
 SMALLEST = 32
 """Shortest side, in pixels, of an image that is accepted."""
+DARK = 2**12
+"""Below this a 16-bit image is likely to hold 12 bits or fewer."""
 
 Rgb = UInt8[np.ndarray, "height width 3"]
 
@@ -93,6 +95,11 @@ def read_image(path: str | Path) -> tuple[Rgb, bool]:
     try:
         with Image.open(path) as file:
             file.load()
+            if file.mode.startswith("I;16") and (most := int(np.asarray(file).max())) < DARK:
+                warnings.warn(
+                    f"{path}: its 16 bits reach {most} of 65535, so it is nearly black; scale it to 8 bits",
+                    stacklevel=2,
+                )
             return _rgb(ImageOps.exif_transpose(file))
     except UnidentifiedImageError:
         raise InputError(f"{path}: no image that Pillow can read") from None

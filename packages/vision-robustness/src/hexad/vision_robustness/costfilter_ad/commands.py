@@ -42,7 +42,15 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Samples a step.")] = 8,
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-3,
     width: Annotated[int, typer.Option(help="Width of the network; 48 in the paper.")] = 16,
-    k: Annotated[int, typer.Option("--costs", "-k", help="Matching costs kept a position; 0 for all.")] = 64,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "--costs",
+            "-k",
+            help="Matching costs kept a position; 0 for all.",
+            show_default="64, or all by position",
+        ),
+    ] = None,
     order: Annotated[
         Literal["rank", "position"],
         typer.Option(help="rank: the smallest of all templates; position: each template alone (the paper)."),
@@ -55,7 +63,7 @@ def train(
     """Train a filter on normal images alone; defects are synthetic, test images are not read.
 
     Writes OUT/model.safetensors. After Ctrl-C the same command goes on from the last checkpoint. The paper's
-    own shape is --width 48 --costs 0 --order position --map-size 64, which wants a GPU.
+    own shape is --width 48 --order position --map-size 64, which wants a GPU.
 
     Examples:
 
@@ -63,10 +71,15 @@ def train(
 
         hexad vision-robustness costfilter-ad train mvtec/ -o run/ --detector reconstruction --steps 2000
     """
+    from hexad.core.devices import find_device
     from hexad.vision_robustness.costfilter_ad.filter import FilterConfig
     from hexad.vision_robustness.costfilter_ad.fitting import FitConfig
     from hexad.vision_robustness.costfilter_ad.runs import RunConfig, train_folder
 
+    if device not in ("auto", "cpu"):
+        find_device(device.replace("gpu", "cuda"))
+    if k is None:
+        k = 64 if order == "rank" else 0
     config = RunConfig(
         detector=detector,
         image_size=image_size,
@@ -130,6 +143,7 @@ def predict(
     OUT/heatmaps/*.png show the image with what was found outlined in red (and the truth in green) beside
     its heat map; OUT/scores.csv has a row an image. Where the folder tells good from bad (test/good,
     test/crack ..., ground_truth/crack ...) the quality is measured, beside that of the detector alone.
+    Images that cannot be read are named, left out, and make the exit code 1.
 
     Examples:
 
@@ -141,8 +155,7 @@ def predict(
     from hexad.vision_robustness.costfilter_ad.saving import load_filter
 
     loaded = load_filter(model / "model.safetensors" if model.is_dir() else model)
-    changes = {"lam": lam, "threshold": threshold}
-    loaded.with_mixture(**{name: value for name, value in changes.items() if value is not None})
+    loaded.with_mixture(lam=lam, threshold=threshold)
     try:
         with progress_bar(stderr, "predict", quiet=as_json) as tell, warnings_as_lines(stderr):
             report = predict_folder(
@@ -153,15 +166,21 @@ def predict(
         raise typer.Exit(130) from None
     if as_json:
         print_json(report)
-        return
-    if report["metrics"]:
-        print_table(stdout, _table(report["metrics"]))
-    plural = "" if report["images"] == 1 else "s"
-    stdout.print(
-        f"{report['images']} image{plural} judged; heatmaps/, masks/ and scores.csv are in {out}",
-        soft_wrap=True,
-        markup=False,
-    )
+    else:
+        if report["metrics"]:
+            print_table(stdout, _table(report["metrics"]))
+        plural = "" if report["images"] == 1 else "s"
+        stdout.print(
+            f"{report['images']} image{plural} judged; heatmaps/, masks/ and scores.csv are in {out}",
+            soft_wrap=True,
+            markup=False,
+        )
+    said = [f"note: {note}" for note in report["notes"]]
+    said += [f"left out {reason}" for reason in report["unreadable"].values()]
+    for line in said:
+        stderr.print(line, style="yellow", markup=False, soft_wrap=True)
+    if report["unreadable"]:
+        raise typer.Exit(1)
 
 
 def _table(metrics: dict[str, Any]) -> Table:

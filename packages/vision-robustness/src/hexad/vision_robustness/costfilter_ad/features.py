@@ -74,6 +74,10 @@ class Lite0Features(nn.Module):
 def check_images(images: Tensor, smallest: int = 1) -> None:
     """Refuse what is no batch of RGB images in [0, 1], or has a side below `smallest` (`InputError`)."""
     check_count("smallest", smallest)
+    if not isinstance(images, Tensor):
+        raise InputError(f"images are a {type(images).__name__}; they must be a tensor")
+    if len(images) == 0:
+        raise InputError("there are no images; give at least one")
     if images.ndim != 4 or images.shape[1] != 3:
         raise InputError(f"images are {tuple(images.shape)}; they must be (batch, 3, height, width)")
     if min(images.shape[2:]) < smallest:

@@ -55,6 +55,8 @@ class FilterConfig:
             raise InputError(
                 f"size is {self.size}; it must be a multiple of 16, by which the network divides it"
             )
+        if self.stem not in (4, 8):
+            raise InputError(f"stem is {self.stem!r}; it must be 4 or 8")
         check_count("max_bytes", self.max_bytes)
         check_flag("guidance", self.guidance)
 
@@ -102,7 +104,7 @@ class CostFilter:
     """A detector and the network that filters its matching costs.
 
     Args:
-        detector: stays as it is; nothing in it is trained.
+        detector: nothing in it is trained, and its parameters stay as they are; give it in evaluation mode.
         config: of volume and network.
         classes: names of the product classes.
         mixture: of the two maps.
@@ -119,12 +121,19 @@ class CostFilter:
             raise InputError(f"classes are {list(classes)}; give one name or more, each once")
         self.detector, self.config, self.classes, self.mixture = detector, config, tuple(classes), mixture
         side = detector.image_size
-        blank = detector.features(torch.zeros(1, 3, side, side))
+        with torch.no_grad():
+            blank = detector.features(torch.zeros(1, 3, side, side))
+            templates = detector.match(blank, torch.zeros(1, dtype=torch.long)).templates
+        if wrong := [tuple(layer.shape) for layer in templates if layer.ndim not in (2, 5)]:
+            raise InputError(
+                f"templates of the detector are {wrong[0]}; they must be (batch or 1, templates, channels, "
+                "height, width), or a bank of patches (m, channels)"
+            )
         positions = [
             layer.shape[0] if layer.ndim == 2 else layer.shape[3] * layer.shape[4] * (
                 layer.shape[1] if config.order == "rank" else 1
             )
-            for layer in detector.match(blank, torch.zeros(1, dtype=torch.long)).templates
+            for layer in templates
         ]  # fmt: skip
         k = min(positions) if config.k is None else config.k
         if k > min(positions):
@@ -135,7 +144,7 @@ class CostFilter:
                 feature_dims=tuple(detector.feature_dims),
                 n_classes=len(classes),
                 width=config.width,
-                stem=8 if config.stem == 8 else 4,
+                stem=8 if config.stem == 8 else 4,  # so that its type is known
                 guidance=config.guidance,
             )
         ).eval()
@@ -187,9 +196,10 @@ class CostFilter:
             classes: numbers of their product classes; default the first.
 
         Raises:
-            InputError: images of another size or range, or an unknown class.
+            InputError: images of another size or range, an unknown class, or maps that are not finite.
         """
         check_images(images)
+        images = images.float()
         side = self.detector.image_size
         if images.shape[2:] != (side, side):
             raise InputError(
@@ -198,21 +208,33 @@ class CostFilter:
             )
         if classes is None:
             classes = torch.zeros(len(images), dtype=torch.long)
+        if not isinstance(classes, Tensor) or classes.is_floating_point():
+            raise InputError("classes must be a tensor of whole numbers, one an image")
         if classes.shape != images.shape[:1]:
             raise InputError(f"there are {len(classes)} classes for {len(images)} images")
         if bool(((classes < 0) | (classes >= len(self.classes))).any()):
             raise InputError(
                 f"a class id lies outside 0 to {len(self.classes) - 1}, the classes of this filter"
             )
-        features = self.detector.features(images)
+        with torch.no_grad():
+            features = self.detector.features(images)
         base = self.base(features, classes)
         lam = self.mixture.lam
         mixed = base if lam == 0 else mix(self.filtered(features, classes), base, lam)
+        if not bool(mixed.isfinite().all()):
+            raise InputError(
+                f"maps of the detector {self.detector.name!r} or of its filter are not finite; check their "
+                "weights"
+            )
         return InferenceBatch(image_score(mixed), mixed, base)
 
-    def with_mixture(self, **changes: float) -> "CostFilter":
-        """Change lam, sigma or threshold in place, and return the filter."""
-        self.mixture = replace(self.mixture, **changes)
+    def with_mixture(
+        self, *, lam: float | None = None, sigma: float | None = None, threshold: float | None = None
+    ) -> "CostFilter":
+        """Change lam, sigma or threshold in place, None leaves one, and return the filter."""
+        changes = {"lam": lam, "sigma": sigma, "threshold": threshold}
+        given = {name: value for name, value in changes.items() if value is not None}
+        self.mixture = replace(self.mixture, **given)
         return self
 
 
@@ -232,6 +254,10 @@ def base_map(
         layers = [to_image(grid, (side, side)) for grid in nearest]
         maps = torch.stack(layers).mean(0)
     else:
+        if matching.base.ndim != 3:
+            raise InputError(
+                f"the detector's own map is {tuple(matching.base.shape)}; it must be (batch, height, width)"
+            )
         maps = to_image(matching.base[:, None], (side, side))
     return smooth(maps[:, 0], sigma)
 

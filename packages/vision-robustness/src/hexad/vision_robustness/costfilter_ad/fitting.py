@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -57,7 +58,8 @@ class FitConfig:
         weights: of the loss.
         patience: rounds of `round_steps` without a lower loss until the learning rate is halved.
         round_steps: steps over which the loss is averaged for that.
-        seed: of the order and the weights.
+        seed: of the order of the samples. First weights are drawn when the `CostFilter` is made, by torch's
+            own generator.
         accelerator: as in `hexad.core.training.TrainingConfig`.
     """
 
@@ -77,6 +79,8 @@ class FitConfig:
         # Batch norm needs two values a channel at least.
         check_count("batch_size", self.batch_size, 2)
         check_count("patience", self.patience, 0)
+        if check_count("seed", self.seed, 0) >= 2**32:
+            raise InputError(f"seed is {self.seed}; it must lie below 2^32")
         check_range("lr", self.lr, 0, low_open=True)
         if self.parts > self.steps:
             raise InputError(f"parts is {self.parts}, more than the {self.steps} steps")
@@ -154,7 +158,7 @@ def fit(
 ) -> list[Part]:
     """Train the network of `model` in place, and choose its lam, its threshold and its step.
 
-    The same call goes on where an interrupted one stopped.
+    The same call goes on where an interrupted one stopped, and one with more steps where it had ended.
 
     Args:
         model: its network is trained and its mixture set; the detector stays as it is.
@@ -162,32 +166,38 @@ def fit(
         validation: to choose on, of other images.
         config: how.
         folder: for checkpoints and what was chosen so far.
-        identity: what the samples depend on, so that another run is not gone on with by mistake.
+        identity: what else the run depends on, so that another is not gone on with by mistake; the samples
+            themselves are compared.
         progress: called as `progress(fraction, note)`.
 
     Returns:
         what was chosen after each part.
 
     Raises:
-        InputError: a validation bank without anomalies, or a folder of a run with other settings.
+        InputError: a validation bank without anomalies, a folder of a run with other settings, or a network
+            whose outputs are not finite.
     """
     _check_bank(validation)
     folder = Path(folder)
     network = model.network
+    free = ("steps", "parts", "accelerator")
     described = dict(identity or {}) | {
         "network": asdict(network.config),
-        "fit": {key: value for key, value in asdict(config).items() if key not in ("steps", "parts")},
-        "every": config.steps // config.parts,
+        "fit": {key: value for key, value in asdict(config).items() if key not in free},
         "sigma": model.mixture.sigma,
+        "training samples": samples.digest(),
+        "validation samples": validation.digest(),
     }
     described = json.loads(json.dumps(described))
     parts = _parts_so_far(folder, described, config.steps)
     base = _maps(validation, model.base)
     dataset: Dataset = samples
-    if len(parts) < config.parts and MatchedSamples.suits(model, samples):
-        dataset = MatchedSamples(model, samples)
+    done = parts[-1].step if parts else 0
     ends = [round((n + 1) * config.steps / config.parts) for n in range(config.parts)]
-    for end in ends[len(parts) :]:
+    ends = [end for end in ends if end > done]
+    if ends and MatchedSamples.suits(model, samples):
+        dataset = MatchedSamples(model, samples)
+    for end in ends:
         before = parts[-1].step if parts else 0
         # New ones each time: `train` compares their first settings, and reads the rest from its checkpoint.
         optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, betas=(0.9, 0.98))
@@ -215,7 +225,12 @@ def fit(
         write_json(
             folder / "parts.json", {"settings": described, "parts": [asdict(other) for other in parts]}
         )
-    network.load_state_dict(load_file(folder / "best.safetensors"))
+    try:
+        network.load_state_dict(load_file(folder / "best.safetensors"))
+    except (OSError, SafetensorError, RuntimeError):
+        raise InputError(
+            f"{folder / 'best.safetensors'} is missing or damaged; delete {folder} and train again"
+        ) from None
     network.eval()
     best = max(parts, key=lambda part: part.ap)
     model.mixture = Mixture(lam=best.lam, sigma=model.mixture.sigma, threshold=best.threshold)
@@ -247,6 +262,8 @@ def _loss_of(model: CostFilter, weights: LossWeights, plateau: Plateau) -> Calla
 def _judge(model: CostFilter, bank: SampleBank, base: np.ndarray, step: int, loss: float) -> Part:
     """Choose lam for the network as it is."""
     filtered, masks = _maps(bank, model.filtered), _masks(bank)
+    if not np.isfinite(filtered).all():
+        raise InputError(f"the network's outputs are not finite after step {step}; lower lr")
     found = {lam: average_precision(mix(filtered, base, lam), masks) for lam in LAMBDAS}
     lam = max(found, key=lambda value: found[value])
     _, threshold = best_f1(mix(filtered, base, lam).ravel(), masks.ravel())

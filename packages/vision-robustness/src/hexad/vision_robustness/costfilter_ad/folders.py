@@ -3,14 +3,16 @@
 A folder of such folders is a data set of several product classes.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from PIL import Image
+from scipy.ndimage import label, maximum, maximum_position
 from torch import Tensor
 
 from hexad.core.errors import InputError
@@ -42,7 +44,8 @@ class TestImage:
 
     Attributes:
         path: of the file.
-        name: its path below the folder that was given, without a suffix, such as "crack/001".
+        name: its path below the folder that was given, such as "crack/001"; without its suffix, but where
+            another image would have the same name.
         product: number of its product class.
         kind: "good" or the kind of defect; None where the folder does not say.
         mask: file of its true mask; None for good images and where there is none.
@@ -89,16 +92,29 @@ def find_test_images(folder: str | Path, classes: Sequence[str]) -> list[TestIma
     check_folder(root, "folder")
     if (root / "test").is_dir():
         number = 0 if len(classes) == 1 else _number(root.resolve().name, classes, root)
-        return _tested(root, "", number)
+        return _distinct(_tested(root, "", number))
     below = sorted(path for path in root.iterdir() if (path / "test").is_dir())
     if below:
-        return [
-            image
-            for path in below
-            for image in _tested(path, f"{path.name}/", _number(path.name, classes, path))
-        ]
+        return _distinct(
+            [
+                image
+                for path in below
+                for image in _tested(path, f"{path.name}/", _number(path.name, classes, path))
+            ]
+        )
     _single(classes, root)
-    return [TestImage(path, path.relative_to(root).with_suffix("").as_posix()) for path in find_images(root)]
+    return _distinct(
+        [TestImage(path, path.relative_to(root).with_suffix("").as_posix()) for path in find_images(root)]
+    )
+
+
+def _distinct(images: list[TestImage]) -> list[TestImage]:
+    """The images, with their suffix in the name where several would be called alike."""
+    count = Counter(image.name for image in images)
+    return [
+        replace(image, name=image.name + image.path.suffix) if count[image.name] > 1 else image
+        for image in images
+    ]
 
 
 def _tested(root: Path, prefix: str, product: int) -> list[TestImage]:
@@ -106,6 +122,8 @@ def _tested(root: Path, prefix: str, product: int) -> list[TestImage]:
     for path in find_images(root / "test"):
         inside = path.relative_to(root / "test")
         kind = inside.parts[0] if len(inside.parts) > 1 else None
+        if kind is not None and kind.lower() == GOOD:
+            kind = GOOD
         mask = None
         if kind not in (None, GOOD):
             wanted = root / "ground_truth" / inside.parent / f"{path.stem}_mask.png"
@@ -155,10 +173,26 @@ def read_mask(
         return values > threshold
     found = np.unique(values)
     if len(found) > 2 or (found[0] != 0 and len(found) > 1) or not set(found.tolist()) <= {0, 1, 255}:
+        shown = f"values {', '.join(map(str, found[:3]))}" + (" ..." if len(found) > 3 else "")
         raise InputError(
-            f"mask {path} is not binary (it has {len(found)} values); use 0 and 255, or --mask-threshold 127"
+            f"mask {path} is not binary ({shown}, as grey); use 0 and 255, or cut it by --mask-threshold"
         )
     return values > 0
+
+
+def shrink_mask(mask: Bool[np.ndarray, "height width"], side: int) -> Bool[np.ndarray, "side side"]:
+    """A mask on side x side cells: those half covered, and of a region that half covers none its fullest."""
+    if not mask.any():
+        return np.zeros((side, side), bool)
+    share = np.asarray(Image.fromarray(mask.astype(np.float32)).resize((side, side), Image.Resampling.BOX))
+    kept = share >= 0.5
+    rows, columns = (np.arange(length) * side // length for length in mask.shape)
+    regions, count = label(mask, np.ones((3, 3), int))
+    numbers = np.arange(1, count + 1)
+    lost = numbers[maximum(kept[np.ix_(rows, columns)], regions, numbers) == 0]
+    for row, column in maximum_position(share[np.ix_(rows, columns)], regions, lost):
+        kept[rows[row], columns[column]] = True
+    return kept
 
 
 def square(pixels: Rgb, side: int) -> Float[Tensor, "3 side side"]:
@@ -182,11 +216,15 @@ class ImageFiles:
 
     def pixels(self, index: int) -> Rgb:
         """The image at its own size."""
+        return self.read(index)[0]
+
+    def read(self, index: int) -> tuple[Rgb, bool]:
+        """The image at its own size, and whether alpha was composited on white."""
         path = self.paths[index]
-        pixels, _ = read_image(path)
+        pixels, had_alpha = read_image(path)
         if min(pixels.shape[:2]) < self.smallest:
             raise InputError(
                 f"{path} is {pixels.shape[1]} x {pixels.shape[0]} pixels; each side must have at least "
                 f"{self.smallest}, four strides of the backbone"
             )
-        return pixels
+        return pixels, had_alpha

@@ -79,6 +79,8 @@ def smallest_costs(
     if k > positions:
         raise InputError(f"k is {k}, but the templates have only {positions} positions; lower k")
     query, template = _unit(query), _unit(template)
+    kind = torch.promote_types(query.dtype, template.dtype)
+    query, template = query.to(kind), template.to(kind)
     batch, rows, _ = query.shape
     whole = k == positions and order == "position"
     # A block of c template positions costs 16 bytes a pair, and the best so far 32 for each that is kept.
@@ -121,7 +123,11 @@ def _best(query: Tensor, template: Tensor, k: int, order: Order, columns: int) -
 
 
 def _unit(features: Tensor) -> Tensor:
-    return features / (features.norm(dim=-1, keepdim=True) + 1e-8)
+    """Features of length one, in float32 at least: a half float would lose the epsilon."""
+    features = features.to(torch.promote_types(features.dtype, torch.float32))
+    # By the largest first, so that no square overflows.
+    features = features / features.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    return features / features.norm(dim=-1, keepdim=True).clamp_min(0.5)
 
 
 def _costs(query: Tensor, template: Tensor) -> Tensor:
@@ -194,7 +200,11 @@ def cost_volume(
 
 def _as_patches(query: Tensor, template: Tensor, layer: int, order: Order) -> Tensor:
     """Templates of a layer as `(m, channels)` or `(batch, m, channels)`, checked against the query."""
-    if query.ndim != 4:
+    for what, features in (("query", query), ("templates", template)):
+        if not isinstance(features, Tensor) or not features.is_floating_point():
+            shown = features.dtype if isinstance(features, Tensor) else type(features).__name__
+            raise InputError(f"layer {layer}: the {what} must be a tensor of floats, not {shown}")
+    if query.ndim != 4 or len(query) == 0:
         raise InputError(
             f"layer {layer}: a query must be (batch, channels, height, width), not {tuple(query.shape)}"
         )

@@ -44,17 +44,21 @@ def measure(
     maps: Float[np.ndarray, "n height width"],
     masks: Bool[np.ndarray, "n height width"],
     scores: Float[np.ndarray, " n"],
+    anomalous: Bool[np.ndarray, " n"] | None = None,
 ) -> Quality:
     """All metrics.
 
     Args:
         maps: larger is more anomalous.
-        masks: True where anomalous; an image is anomalous if any pixel is.
+        masks: True where anomalous.
         scores: of the images.
+        anomalous: whether an image is; None where any pixel of its mask is.
 
     Raises:
-        InputError: arrays of unlike shapes, or a map that is not finite.
+        InputError: arrays of unlike shapes, masks that are not boolean, or a map that is not finite.
     """
+    if masks.dtype != bool:
+        raise InputError(f"masks are {masks.dtype}; they must be boolean, such as `values > 127`")
     if maps.shape != masks.shape or scores.shape != maps.shape[:1]:
         raise InputError(
             f"maps: {maps.shape}, masks: {masks.shape}, scores: {scores.shape}; give one for each image"
@@ -63,16 +67,21 @@ def measure(
         raise InputError("an anomaly map is not finite")
     metrics = library()
     flat, truth = maps.ravel(), masks.ravel()
-    images = masks.reshape(len(masks), -1).any(1)
-    image_auroc = pixel_auroc = None
-    if images.any() and not images.all():
-        image_auroc = float(metrics.roc_auc_score(images, scores))
+    images = np.array([mask.any() for mask in masks]) if anomalous is None else anomalous
+    image_auroc, pixel_auroc = image_quality(images, scores), None
     if not truth.any() or truth.all():
         return Quality(image_auroc, pixel_auroc, None, None, None)
     pixel_auroc = float(metrics.roc_auc_score(truth, flat))
     f1, _ = best_f1(flat, truth)
     average = float(metrics.average_precision_score(truth, flat))
     return Quality(image_auroc, pixel_auroc, average, f1, region_overlap(maps, masks))
+
+
+def image_quality(anomalous: Bool[np.ndarray, " n"], scores: Float[np.ndarray, " n"]) -> float | None:
+    """Image AUROC, or None where all images are good or all are not."""
+    if not anomalous.any() or anomalous.all():
+        return None
+    return float(library().roc_auc_score(anomalous, scores))
 
 
 def average_precision(maps: np.ndarray, masks: np.ndarray) -> float:

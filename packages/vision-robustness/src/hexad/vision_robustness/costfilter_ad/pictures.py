@@ -33,6 +33,12 @@ def outlined(
     return drawn
 
 
+def enlarged(pixels: Rgb, smallest: int = 256) -> Rgb:
+    """The picture, each pixel repeated until its shorter side has `smallest`, if it was below."""
+    times = -(-smallest // min(pixels.shape[:2]))
+    return pixels.repeat(times, 0).repeat(times, 1)
+
+
 def side_by_side(*panels: Rgb, gap: int = 4) -> UInt8[np.ndarray, "height width 3"]:
     """Pictures of one height beside each other on white."""
     height = panels[0].shape[0]

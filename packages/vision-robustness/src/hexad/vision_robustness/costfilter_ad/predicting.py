@@ -1,6 +1,8 @@
 """Judging a folder: what `hexad vision-robustness costfilter-ad predict` does."""
 
 import csv
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,14 +22,24 @@ from hexad.vision_robustness.costfilter_ad.folders import (
     TestImage,
     find_test_images,
     read_mask,
+    shrink_mask,
     square,
 )
 from hexad.vision_robustness.costfilter_ad.losses import to_image
-from hexad.vision_robustness.costfilter_ad.metrics import Quality, library, measure
-from hexad.vision_robustness.costfilter_ad.pictures import GREEN, RED, outlined, overlay, side_by_side
+from hexad.vision_robustness.costfilter_ad.metrics import Quality, image_quality, library, measure
+from hexad.vision_robustness.costfilter_ad.pictures import (
+    GREEN,
+    RED,
+    enlarged,
+    outlined,
+    overlay,
+    side_by_side,
+)
 from hexad.vision_robustness.images import Rgb
 
 COLUMNS = ("path", "product", "kind", "score", "base_score", "share_above")
+WRITTEN = ("heatmaps", "masks", "maps", "scores.csv", "report.json")
+MADE_BY = "hexad vision-robustness costfilter-ad predict"
 
 
 @dataclass
@@ -55,13 +67,15 @@ def predict_folder(
     """Write a heat map, a mask and a score for each image of a folder; measure them where the truth is known.
 
     Into `target` go heatmaps/<name>.png (the image with what was found outlined in red and the truth in
-    green, beside the heat map), masks/<name>.png, scores.csv and report.json, and with `raw` maps/<name>.npy.
-    All are at the size of the image. Metrics are taken at the detector's size.
+    green, beside the heat map; small ones enlarged), masks/<name>.png, scores.csv and report.json, and with
+    `raw` maps/<name>.npy. Masks and maps are at the size of the image. Metrics are taken at the detector's
+    size, to which true masks are shrunk so that no region vanishes; whether an image is good says its folder.
+    Images that cannot be read are left out and named in the report.
 
     Args:
         model: a trained filter.
         source: a folder with test/<kind>, any other folder of images, or one image.
-        target: where to write.
+        target: where to write: a new or empty folder, or one of an earlier call, whose files are replaced.
         raw: keep the maps themselves too, as float32.
         mask_threshold: cuts true masks that are not binary; without it they are refused.
         progress: called as `progress(fraction, "12 of 80")`.
@@ -70,7 +84,8 @@ def predict_folder(
         what report.json says.
 
     Raises:
-        InputError: no images, an unreadable or too small one, or a mask that does not fit its image.
+        InputError: no images, none that can be read, a mask that does not fit its image, or a folder that
+            holds other files.
     """
     images = find_test_images(source, model.classes)
     extractor: Any = getattr(model.detector, "extractor", None)
@@ -84,13 +99,25 @@ def predict_folder(
         raise InputError(f"output folder {folder} lies in {source}, which is judged; name another")
     if mask_threshold is not None and not 0 <= mask_threshold < 255:
         raise InputError(f"mask_threshold is {mask_threshold}; it must lie in 0 to 254")
-    _check_masks(images, files, mask_threshold)
+    _check_output(folder)
+    notes = _notes(images)
+    notes += _check_masks(images, files, mask_threshold)
     writable_folder(folder, "output folder")
+    _empty(folder)
     judged: list[_Judged] = []
+    unread: dict[str, str] = {}
     for number, image in enumerate(images):
-        pixels = files.pixels(number)
-        judged.append(_judge(model, image, pixels, folder, raw, mask_threshold))
+        try:
+            pixels, had_alpha = files.read(number)
+        except InputError as error:
+            unread[str(image.path)] = str(error)
+        else:
+            if had_alpha:
+                notes.append(f"{image.path}: alpha was composited on white")
+            judged.append(_judge(model, image, pixels, folder, raw, mask_threshold))
         progress((number + 1) / len(images), f"{number + 1} of {len(images)}")
+    if not judged:
+        raise InputError(next(iter(unread.values())))
     with atomic_open(folder / "scores.csv") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -98,7 +125,10 @@ def predict_folder(
             product, kind = model.classes[one.image.product], one.image.kind or ""
             writer.writerow((one.image.path, product, kind, one.score, one.base_score, one.share))
     report: dict[str, Any] = {
-        "images": len(images),
+        "made_by": MADE_BY,
+        "images": len(judged),
+        "unreadable": unread,
+        "notes": notes,
         "folder": str(folder),
         "mixture": asdict(model.mixture),
         "detector": model.detector.name,
@@ -108,12 +138,58 @@ def predict_folder(
     return report
 
 
-def _check_masks(images: list[TestImage], files: ImageFiles, threshold: int | None) -> None:
-    """Read every mask before anything is written."""
+def _check_output(folder: Path) -> None:
+    """Refuse a folder with files that are not of an earlier call."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    try:
+        own = json.loads((folder / "report.json").read_text(encoding="utf-8"))["made_by"] == MADE_BY
+    except (OSError, ValueError, KeyError, TypeError):
+        own = False
+    if not own or {path.name for path in folder.iterdir()} - set(WRITTEN):
+        raise InputError(f"output folder {folder} holds other files; name one that is empty or new")
+
+
+def _empty(folder: Path) -> None:
+    """Take away what an earlier call left, and leave a report that says whose folder it is."""
+    for name in WRITTEN[:-1]:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    write_json(folder / "report.json", {"made_by": MADE_BY, "finished": False})
+
+
+def _notes(images: list[TestImage]) -> list[str]:
+    """What keeps metrics from being taken though part of the truth is there."""
+    found = []
+    loose = [image for image in images if image.kind is None]
+    if loose and len(loose) < len(images):
+        found.append(f"{loose[0].path} lies in no folder of a kind, so nothing is measured")
+    defective = [image for image in images if image.kind not in (None, GOOD)]
+    bare = [image for image in defective if image.mask is None]
+    if bare and len(bare) < len(defective):
+        found.append(
+            f"{len(bare)} of {len(defective)} images with a defect have no mask (such as {bare[0].path}; "
+            "looked for ground_truth/<kind>/<name>_mask.png and <name>.png), so pixels of its product are "
+            "not measured"
+        )
+    return found
+
+
+def _check_masks(images: list[TestImage], files: ImageFiles, threshold: int | None) -> list[str]:
+    """Read every mask before anything is written; names those that are empty."""
+    empty = []
     for number, image in enumerate(images):
         if image.mask is not None:
-            height, width = files.pixels(number).shape[:2]
-            read_mask(image.mask, (height, width), threshold)
+            try:
+                height, width = files.pixels(number).shape[:2]
+            except InputError:
+                continue  # left out later
+            if not read_mask(image.mask, (height, width), threshold).any():
+                empty.append(f"{image.mask}: the mask of a defect is empty")
+    return empty
 
 
 def _judge(
@@ -133,10 +209,10 @@ def _judge(
     if image.mask is not None:
         truth = read_mask(image.mask, (height, width), mask_threshold)
         drawn = outlined(drawn, truth, GREEN)
-        mask = np.asarray(Image.fromarray(truth).resize((side, side), Image.Resampling.NEAREST))
+        mask = shrink_mask(truth, side)
     elif image.kind == GOOD:
         mask = np.zeros((side, side), bool)
-    picture = side_by_side(drawn, overlay(pixels, heat, threshold / 2, 2 * threshold))
+    picture = side_by_side(*map(enlarged, (drawn, overlay(pixels, heat, threshold / 2, 2 * threshold))))
     for kind, array in (("heatmaps", picture), ("masks", above.astype(np.uint8) * 255)):
         path = folder / kind / f"{image.name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,11 +249,9 @@ def _metrics(judged: list[_Judged], classes: tuple[str, ...]) -> dict[str, Any]:
 
 def _quality(judged: list[_Judged], maps: str, scores: str) -> Quality:
     values = np.array([getattr(one, scores) for one in judged])
+    defective = np.array([one.image.kind != GOOD for one in judged])
     masks = [one.mask for one in judged]
     if all(mask is not None for mask in masks):
-        return measure(np.stack([getattr(one, maps) for one in judged]), np.array(masks), values)
+        return measure(np.stack([getattr(one, maps) for one in judged]), np.array(masks), values, defective)
     # Defects without masks: images can be told apart, pixels cannot.
-    defective = np.array([one.image.kind != GOOD for one in judged])
-    both = defective.any() and not defective.all()
-    auroc = float(library().roc_auc_score(defective, values)) if both else None
-    return Quality(auroc, None, None, None, None)
+    return Quality(image_quality(defective, values), None, None, None, None)

@@ -41,6 +41,8 @@ VARIANCES = (0.8, 0.9, 0.95, 0.99)
 MOST_FITTED = 200
 """Images of a class, at most, that a reconstruction is fitted to."""
 
+SETTINGS = "settings.json"
+
 Progress = Callable[[float, str], None]
 
 
@@ -130,7 +132,8 @@ def train_folder(
         what run.json says: settings, how many images, what was chosen, and pixel AP on validation samples.
 
     Raises:
-        InputError: too few, too small or unreadable images, or a run with other settings in `target`.
+        InputError: too few, too small or unreadable images, a filter that does not fit the detector, a target
+            inside the data, or a run with other settings in it.
     """
     library()
     products = find_products(source)
@@ -138,9 +141,17 @@ def train_folder(
     splits = [
         deal(product.training(), config.templates, config.validation, config.fit.seed) for product in products
     ]
+    if Path(target).resolve().is_relative_to(Path(source).resolve()):
+        raise InputError(f"run folder {target} lies in the data, {source}; name another")
     extractor = Lite0Features()
     _check_sizes([path for product in products for path in product.training()], extractor.smallest)
-    folder = _claim(Path(target), products, config)
+    settings = _settings(products, textures, config)
+    if not (Path(target) / SETTINGS).is_file():
+        # What does not fit is said before a sample is made, or the folder taken.
+        count = config.templates if config.detector == TemplateMatching.name else 1
+        blank = torch.zeros(count, 3, config.image_size, config.image_size)
+        CostFilter(TemplateMatching.fit(extractor, [blank]), config.filter)
+    folder = _claim(Path(target), settings)
 
     def part(first: float, last: float, what: str) -> Progress:
         return lambda fraction, note: progress(first + fraction * (last - first), f"{what}: {note}")
@@ -164,7 +175,7 @@ def train_folder(
             count,
             seed,
             folder=folder / name,
-            identity={"files": [str(path) for path in images.paths], "foreground": config.foreground},
+            identity={"run": settings, "files": [path.name for path in images.paths]},
             progress=part(*ends, f"{name} samples"),
         )
     progress(0.35, "choosing the smoothing")
@@ -173,7 +184,7 @@ def train_folder(
     model = CostFilter(detector, config.filter, [product.name for product in products], Mixture(sigma=sigma))
     parts = fit(
         model, banks["training"], banks["validation"], config.fit, folder / "checkpoints",
-        progress=part(0.37, 1.0, "training"),
+        identity={"run": settings}, progress=part(0.37, 1.0, "training"),
     )  # fmt: skip
     save_filter(model, folder / "model.safetensors")
     best = max(parts, key=lambda one: one.ap)
@@ -187,7 +198,7 @@ def train_folder(
         "validation": {"base_ap": base_ap, "ap": best.ap, "filter_ap": best.ap_filter},
         "parts": [asdict(one) for one in parts],
     }
-    write_json(folder / "run.json", _settings(products, config) | report)
+    write_json(folder / "run.json", settings | report)
     return report
 
 
@@ -222,30 +233,46 @@ def _check_sizes(paths: list[Path], smallest: int) -> None:
             )
 
 
-def _settings(products: list[Product], config: RunConfig) -> dict[str, Any]:
-    files = [(p.name, path.name, path.stat().st_size) for p in products for path in p.training()]
+def _settings(products: list[Product], textures: list[Path], config: RunConfig) -> dict[str, Any]:
+    """What makes a run another one: settings, and names and contents of images and textures."""
     described = asdict(config)
-    # A longer training goes on; everything else makes another run.
-    for name in ("steps", "parts"):
+    # A longer training goes on, on any device; everything else makes another run.
+    for name in ("steps", "parts", "accelerator"):
         del described["fit"][name]
-    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    return {"settings": json.loads(json.dumps(described)), "images": digest}
+    del described["textures"]
+    # One product may be moved; of several the names are those of the classes.
+    names = [product.name if len(products) > 1 else "" for product in products]
+    images = [(name, path) for name, p in zip(names, products, strict=True) for path in p.training()]
+    return {
+        "settings": json.loads(json.dumps(described)),
+        "images": _content(images),
+        "textures": _content([("", path) for path in textures]),
+    }
 
 
-def _claim(folder: Path, products: list[Product], config: RunConfig) -> Path:
+def _content(files: list[tuple[str, Path]]) -> str:
+    """A hash of names and contents."""
+    digest = hashlib.sha256()
+    for name, path in files:
+        with path.open("rb") as file:
+            digest.update(f"{name}/{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
+    return digest.hexdigest()
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> Path:
     """Make the run's folder, or check that it holds this very run."""
-    settings, file = _settings(products, config), folder / "settings.json"
+    file = folder / SETTINGS
     if file.is_file():
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise InputError(f"{file} is damaged; delete {folder} and train again") from None
         if stored != settings:
-            changed = [
-                name
-                for name, value in settings["settings"].items()
-                if stored.get("settings", {}).get(name) != value
-            ] or ["the images of train/good"]
+            before, now = _flat(stored.get("settings", {})), _flat(settings["settings"])
+            changed = [name for name, value in now.items() if before.get(name) != value]
+            changed += [
+                f"the {name}" for name in ("images", "textures") if stored.get(name) != settings[name]
+            ]
             raise InputError(
                 f"{folder} holds a run with other settings ({', '.join(changed)}); name another folder"
             )
@@ -255,3 +282,11 @@ def _claim(folder: Path, products: list[Product], config: RunConfig) -> Path:
     writable_folder(folder, "run folder")
     write_json(file, settings)
     return folder
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings by the innermost names, such as `lr`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value) if isinstance(value, dict) else {name: value}
+    return found

@@ -4,6 +4,7 @@ The backbone is the slow part and never changes, so each sample's features are s
 memory or in a folder.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,15 @@ class SampleBank(Dataset[Sample]):
         layers = [torch.from_numpy(layer[index].astype(np.float32)) for layer in self.features]
         return layers, torch.from_numpy(self.masks[index].astype(np.float32)), int(self.classes[index])
 
+    def digest(self) -> str:
+        """A hash of all samples."""
+        found = hashlib.sha256()
+        for array in (*self.features, self.masks, self.classes):
+            found.update(str((array.dtype, array.shape)).encode())
+            for part in np.array_split(array, max(1, len(array) // 64)):
+                found.update(np.ascontiguousarray(part).data)
+        return found.hexdigest()[:16]
+
     def batch(self, first: int, last: int) -> tuple[list[Tensor], Tensor]:
         """Features and classes of the samples first ... last - 1."""
         layers = [torch.from_numpy(layer[first:last].astype(np.float32)) for layer in self.features]
@@ -71,7 +81,7 @@ def make_samples(
     count: int,
     seed: int,
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     identity: Mapping[str, Any] | None = None,
     progress: Callable[[float, str], None] = lambda fraction, note: None,
 ) -> SampleBank:
@@ -88,13 +98,20 @@ def make_samples(
         count: of samples.
         seed: of the anomalies.
         folder: where to keep them; default in memory.
-        identity: what else they depend on (files, settings), as JSON values; another makes it anew.
+        identity: what a bank in a folder depends on beside count and seed (a digest of the images, the
+            detector, the anomaly's settings), as JSON values; with another it is made anew.
         progress: called as `progress(fraction, "12 of 80")`.
 
     Raises:
-        InputError: no images, or as many classes as there are not.
+        InputError: no images or images of another size, as many classes as there are not, or a folder
+            without `identity`.
     """
     check_count("count", count)
+    check_count("seed", seed, 0)
+    if folder is not None:
+        folder = Path(folder)
+        if not identity:
+            raise InputError("samples in a folder are found again; say by `identity` what they depend on")
     if len(images) == 0 or len(images) != len(classes):
         raise InputError(
             f"there are {len(images)} images and {len(classes)} classes; give as many, at least one"
@@ -111,17 +128,24 @@ def make_samples(
         made = []
         for number in chosen:
             image = images[number % len(images)]
+            if not isinstance(image, Tensor) or image.shape != (3, side, side):
+                shown = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+                raise InputError(
+                    f"image {number % len(images)} is {shown}; the detector takes tensors of "
+                    f"{(3, side, side)}"
+                )
             made.append(anomaly(image, np.random.default_rng((seed, number))))
             masks[number] = made[-1][1].numpy()
             numbers[number] = classes[number % len(images)]
-        layers = detector.features(torch.stack([image for image, _ in made]))
+        with torch.no_grad():
+            layers = detector.features(torch.stack([image for image, _ in made]))
         if not arrays:
             arrays = [
                 _array(folder, f"layer{n}", (count, *layer.shape[1:]), np.float16)
                 for n, layer in enumerate(layers)
             ]
         for array, layer in zip(arrays, layers, strict=True):
-            array[chosen.start : chosen.stop] = layer.numpy()
+            array[chosen.start : chosen.stop] = layer.cpu().numpy()
         progress(chosen.stop / count, f"{chosen.stop} of {count}")
     if folder is not None:
         for array in (*arrays, masks, numbers):

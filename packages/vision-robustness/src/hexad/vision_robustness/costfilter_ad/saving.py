@@ -73,9 +73,20 @@ def load_filter(path: str | Path) -> CostFilter:
         return {n.removeprefix(prefix): tensor for n, tensor in tensors.items() if n.startswith(prefix)}
 
     check_choice("detector", kind, DETECTORS, f"in {file}")
-    detector = DETECTORS[kind].from_state(Lite0Features(layers), side, below("detector."))
-    model = CostFilter(
-        detector, FilterConfig(**described["config"]), described["classes"], Mixture(**described["mixture"])
-    )
-    model.network.load_state_dict(below("network."))
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise InputError(f"model {file} holds numbers that are not finite; train it again")
+    extractor = Lite0Features(layers)
+    try:
+        detector = DETECTORS[kind].from_state(extractor, side, below("detector."))
+        model = CostFilter(
+            detector,
+            FilterConfig(**described["config"]),
+            described["classes"],
+            Mixture(**described["mixture"]),
+        )
+        model.network.load_state_dict(below("network."))
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"model {file} does not fit its own description; train it again") from None
     return model

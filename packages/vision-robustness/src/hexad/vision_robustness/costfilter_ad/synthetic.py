@@ -76,6 +76,13 @@ class SyntheticAnomaly:
         check_range("probability", self.probability, 0, 1)
         check_range("p_texture", self.p_texture, 0, 1)
         check_choice("foreground", self.foreground, FOREGROUNDS)
+        for texture in self.textures:
+            array = isinstance(texture, np.ndarray) and texture.dtype == np.uint8
+            if not (array and texture.ndim == 3 and texture.shape[2] == 3) and not isinstance(texture, Path):
+                shown = getattr(texture, "shape", repr(texture))
+                raise InputError(
+                    f"a texture is {shown}; give arrays (height, width, 3) of bytes, or pathlib.Paths"
+                )
         if self.p_texture > 0 and not len(self.textures):
             raise InputError(
                 "there are no textures; give some, or set p_texture to 0 to use the images alone"
