@@ -1,5 +1,6 @@
 """A client's round: K local steps from theta, and option I's gradient at theta (arXiv 2507.20016)."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,7 @@ def local_train(
     for step, batch in enumerate(_batches(loader, config.local_steps)):
         value = _gradients(model, batch, loss, own, config.sam_radius)
         number = float(value.detach())
-        if not torch.isfinite(value):
+        if not math.isfinite(number):
             raise InputError(
                 f"the loss is {number} at local step {step + 1}; lower the learning rate (lr {config.lr:g})"
             )
