@@ -1,5 +1,6 @@
 """Small sessions, and the command line in this process."""
 
+import os
 import sys
 
 import numpy as np
@@ -19,9 +20,11 @@ LENGTH = 6
 
 @pytest.fixture(scope="session", autouse=True)
 def generators_of_the_tests(tmp_path_factory):
-    """Generators are made anew, in a folder of the tests."""
+    """Generators are made anew in a folder of the tests, and nobody waits for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEXAD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # What outlives kill -9 needs no fsync, which takes a second where others write.
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 

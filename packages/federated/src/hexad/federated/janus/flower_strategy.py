@@ -148,13 +148,13 @@ class JanusStrategy(Strategy):
             raise InputError(f"{self._path} has other parameters or servers now; that needs another session")
         self.server.roster = session.roster
         end = time.monotonic() + timeout
+        self._s1, members, asked = None, {}, set()
         while True:
-            self._s1, members = None, {}
+            new = sorted(set(grid.get_node_ids()) - asked)
+            asked.update(new)
             content = RecordDict({RECORD: ConfigRecord()})
-            asked = [
-                Message(content, node, f"{MessageType.QUERY}.janus_hello") for node in grid.get_node_ids()
-            ]
-            for reply in self._receive(grid, asked, min(timeout, max(0.0, end - time.monotonic()))):
+            hellos = [Message(content, node, f"{MessageType.QUERY}.janus_hello") for node in new]
+            for reply in self._receive(grid, hellos, max(0.0, end - time.monotonic())):
                 if reply.has_error():
                     log(WARNING, "a node cannot take part: %s", _reason(reply))
                     continue

@@ -1,0 +1,439 @@
+"""Janus in Flower, in one process: the strategy, the mod, S_1's node, joining clients, crashes and cheats."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from hexad.core.errors import InputError
+from hexad.federated.flower import InProcessGrid
+from hexad.federated.janus import JanusConfig, JanusStrategy, Keys, add_janus, janus_mod
+from hexad.federated.janus.client import model_digest
+from hexad.federated.janus.envelopes import read_header, seal
+from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.flower import MODEL, Node, pack, unpack
+from hexad.federated.janus.flower_server1 import vouch, vouched_keys
+from hexad.federated.janus.models import add_to, difference, flat_length
+from hexad.federated.janus.session_file import SessionFile
+
+CLIENTS = ("a", "b", "c", "d")
+START = [np.zeros((2, 3), np.float32), np.zeros(3)]
+
+
+def make_app(*mods):
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message, context):
+        """Move the model by what is the node's own."""
+        arrays = message.content["arrays"]
+        context.state.setdefault("seen", ConfigRecord({"rounds": 0}))["rounds"] += 1
+        step = context.node_config["step"]
+        new = {
+            name: Array(array.numpy() + np.asarray(step, array.numpy().dtype))
+            for name, array in arrays.items()
+        }
+        metrics = MetricRecord({"num-examples": context.node_config["examples"], "secret-loss": step})
+        return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        first = message.content["arrays"].to_numpy_ndarrays()[0]
+        metrics = MetricRecord({"num-examples": 1, "mean": float(first.mean())})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+@pytest.fixture
+def app():
+    return add_janus(make_app(janus_mod))
+
+
+class Federation:
+    """Files of all parties, and grids and strategies over them."""
+
+    def __init__(self, folder, app, names=("s1", *CLIENTS), **changes):
+        self.folder, self.app = folder, app
+        self.config = JanusConfig(**{"length": 9, "max_weight": 1000, "clip": 2.0, **changes})
+        self.keys = {}
+        for name in ("s0", *names):
+            self.add(name)
+        self.names = list(names)
+        self.write()
+
+    def add(self, name):
+        self.keys[name] = Keys.generate(name)
+        self.keys[name].save(self.folder / f"{name}.key.json")
+
+    def write(self):
+        SessionFile.of(self.config, [keys.public for keys in self.keys.values()]).save(
+            self.folder / "session.json"
+        )
+
+    def node(self, name):
+        place = "abcdefgh".find(name)
+        return {
+            "janus-session": str(self.folder / "session.json"),
+            "janus-keys": str(self.folder / f"{name}.key.json"),
+            "janus-folder": str(self.folder / name),
+            "step": 0.1 * (place + 1),
+            "examples": 10 * (place + 1),
+        }
+
+    def grid(self, names=None, **options):
+        return InProcessGrid(self.app, [self.node(name) for name in names or self.names], **options)
+
+    def strategy(self, **options):
+        return JanusStrategy(
+            self.folder / "session.json",
+            self.folder / "s0.key.json",
+            self.folder / "s0",
+            poll_seconds=0.01,
+            **options,
+        )
+
+
+@pytest.fixture
+def federation(tmp_path, app):
+    return Federation(tmp_path, app)
+
+
+def expected_step(names=CLIENTS):
+    examples = {name: 10 * ("abcdefgh".find(name) + 1) for name in names}
+    return sum(0.01 * n * n for n in examples.values()) / sum(examples.values())
+
+
+def models(grid):
+    return {
+        context.node_config["janus-keys"].rsplit("/", 1)[1][0]: context.state[MODEL].to_numpy_ndarrays()
+        for context in grid.contexts.values()
+        if MODEL in context.state.array_records
+    }
+
+
+def test_three_rounds_move_every_client_s_model_by_the_mean(federation):
+    grid = federation.grid()
+    result = federation.strategy().start(grid, ArrayRecord(START), num_rounds=3, timeout=5)
+    found = [dict(metrics) for metrics in result.train_metrics_clientapp.values()]
+    assert found == [{"participants": 4, "accepted": 4}] * 3
+    held = models(grid)
+    assert set(held) == set(CLIENTS)
+    for arrays in held.values():
+        assert [array.dtype for array in arrays] == [array.dtype for array in START]
+        for array in arrays:
+            np.testing.assert_allclose(array, 3 * expected_step(), atol=3 * 4 / 65535)
+    # Bit for bit the same everywhere.
+    assert len({model_digest(arrays) for arrays in held.values()}) == 1
+    assert result.evaluate_metrics_clientapp[3]["mean"] == pytest.approx(3 * expected_step(), abs=1e-3)
+    assert not list(result.arrays)
+    assert not grid.failures
+
+
+def test_it_equals_fedavg_on_the_same_app(federation):
+    plain = InProcessGrid(make_app(), [federation.node(name) for name in CLIENTS])
+    expected = FedAvg(fraction_evaluate=0.0).start(plain, ArrayRecord(START), num_rounds=2).arrays
+    grid = federation.grid()
+    federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=2, timeout=5)
+    for mine, theirs in zip(models(grid)["a"], expected.to_numpy_ndarrays(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2 * 4 / 65535)
+
+
+def test_s0_sees_no_arrays_and_no_metrics_of_training(federation):
+    seen = []
+    grid = federation.grid(loses_reply=lambda reply: seen.append(reply) or False)
+    federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    secret = np.float32(0.1).tobytes()
+    for reply in seen:
+        assert not reply.has_error()
+        assert not reply.content.array_records
+        for record in (*reply.content.config_records.values(), *reply.content.metric_records.values()):
+            assert "secret-loss" not in record
+            for value in record.values():
+                assert not (isinstance(value, bytes) and secret in value)
+    assert len(seen) >= 5 + 4 + 2 + 4
+
+
+def test_a_client_that_is_killed_in_a_round_drops_out_and_the_round_ends_well(federation):
+    lost = []
+
+    def dies(reply):
+        """b's node dies after it trained, in the second round, and never answers again."""
+        record = reply.content.config_records.get("janus", {}) if reply.has_content() else {}
+        if record.get("name") == "b" and "to-s0" in record and read_header(record["to-s0"])[0].round == 2:
+            lost.append(reply.metadata.src_node_id)
+        return reply.metadata.src_node_id in lost
+
+    grid = federation.grid(loses_reply=dies)
+    result = federation.strategy().start(grid, ArrayRecord(START), num_rounds=3, timeout=0.3)
+    found = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
+    assert found[1] == {"participants": 4, "accepted": 4}
+    assert found[2] == found[3] == {"participants": 3, "accepted": 3}
+    expected = expected_step() + 2 * expected_step("acd")
+    np.testing.assert_allclose(models(grid)["a"][1], expected, atol=3 * 4 / 65535)
+
+
+def test_below_the_threshold_a_round_has_no_sum_and_models_stay(federation):
+    grid = federation.grid(
+        loses_reply=lambda reply: (
+            reply.has_content()
+            and reply.content.config_records.get("janus", {}).get("name") in ("b", "c")
+            and "to-s0" in reply.content.config_records["janus"]
+        )
+    )
+    result = federation.strategy().start(grid, ArrayRecord(START), num_rounds=2, timeout=0.3)
+    assert [dict(m) for m in result.train_metrics_clientapp.values()] == [
+        {"participants": 0, "accepted": 0}
+    ] * 2
+    for arrays in models(grid).values():
+        for array, start in zip(arrays, START, strict=True):
+            assert np.array_equal(array, start)
+
+
+def test_all_may_restart_between_rounds(federation):
+    for number in (1, 2, 3):
+        strategy, grid = federation.strategy(), federation.grid()  # new contexts: only the folders remember
+        result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+        assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
+        assert strategy.server.round == number
+        np.testing.assert_allclose(models(grid)["c"][1], number * expected_step(), atol=number * 4 / 65535)
+        strategy.server.release()
+
+
+def test_a_client_that_joins_gets_the_model_from_another_client(federation):
+    grid = federation.grid()
+    strategy = federation.strategy(evaluate=False)
+    strategy.start(grid, ArrayRecord(START), num_rounds=2, timeout=5)
+    strategy.server.release()
+    federation.add("e")
+    federation.write()
+    grid = federation.grid([*federation.names, "e"])
+    relayed = []
+    grid._loses_reply = lambda reply: relayed.append(reply) or False
+    strategy = federation.strategy(evaluate=False)
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 5, "accepted": 5}
+    held = models(grid)
+    assert len({model_digest(arrays) for arrays in held.values()}) == 1
+    expected = 2 * expected_step() + expected_step("abcde")
+    np.testing.assert_allclose(held["e"][1], expected, atol=3 * 4 / 65535)
+    # S_0 relayed the model sealed: its numbers stand in no reply.
+    number = np.float64(models(grid)["a"][1][0]).tobytes()
+    texts = [v for r in relayed for record in r.content.config_records.values() for v in record.values()]
+    assert not any(isinstance(value, bytes) and number in value for value in texts)
+
+
+def test_a_client_that_missed_the_end_of_a_round_catches_up(federation):
+    strategy = federation.strategy(evaluate=False)
+    strategy.start(federation.grid(), ArrayRecord(START), num_rounds=1, timeout=5)
+    strategy.server.release()
+    # b has an older model.
+    (federation.folder / "b" / "model.npz").write_bytes(pack(ArrayRecord(START)))
+    grid = federation.grid()
+    result = federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
+    assert len({model_digest(arrays) for arrays in models(grid).values()}) == 1
+
+
+def test_a_client_that_leaves_is_not_asked_again(federation):
+    strategy = federation.strategy(evaluate=False)
+    grid = federation.grid()
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    del federation.keys["d"]
+    federation.write()
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 3, "accepted": 3}
+
+
+def test_s0_that_sends_one_client_another_first_model_isolates_nobody(federation):
+    """The model-inconsistency attack: the victim drops out of the sum and says so."""
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    honest = strategy.configure_train
+
+    def cheat(*arguments):
+        messages = list(honest(*arguments))
+        messages[1].content["arrays"] = ArrayRecord([array + 1 for array in START])
+        return messages
+
+    strategy.configure_train = cheat
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 3, "accepted": 3}
+    ((node, error),) = grid.failures
+    assert grid.contexts[node].node_config["janus-keys"].endswith("b.key.json")
+    assert isinstance(error, ProtocolError)
+    assert error.check == "model"
+
+
+def test_a_cheating_s0_changes_no_model(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    server = strategy.server
+    honest = server.reply
+
+    def cheat(name):
+        sums = bytearray(server.sums())
+        sums[3] ^= 1
+        header = read_header(honest(name))[0]
+        return seal(header, bytes(sums), server.keys, server.roster[name])
+
+    server.reply = cheat
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 0}
+    assert {error.check for _, error in grid.failures} == {"opening"}
+    assert all(np.array_equal(arrays[1], START[1]) for arrays in models(grid).values())
+
+
+def test_s1_does_not_sum_a_round_twice_whoever_asks(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    for stage in ({"stage": "sum", "round": 1, "messages": [], "list": b""}, {"stage": "dance"}):
+        with pytest.raises(ProtocolError, match=r"was begun before|knows no stage"):
+            strategy._ask(strategy._s1, "janus_s1", 5, **stage)
+    with pytest.raises(ProtocolError, match="S_1 alone answers"):
+        strategy._ask(strategy._members[0].node, "janus_s1", 5, stage="reply", names=[])
+
+
+def test_without_s1_or_clients_it_says_who_is_missing(federation):
+    with pytest.raises(ProtocolError, match="S_1 is not there"):
+        federation.strategy().start(federation.grid(CLIENTS), ArrayRecord(START), num_rounds=1, timeout=0.1)
+    federation_of_two = federation.grid(["s1", "a", "b"])
+    strategy = JanusStrategy(
+        federation.folder / "session.json", federation.folder / "s0.key.json", federation.folder / "other"
+    )
+    with pytest.raises(ProtocolError, match="2 clients are there; S_1 and 3 clients are needed"):
+        strategy.start(federation_of_two, ArrayRecord(START), num_rounds=1, timeout=0.1)
+
+
+def test_what_the_strategy_refuses(federation):
+    strategy = federation.strategy()
+    with pytest.raises(InputError, match="evaluate_fn needs the model"):
+        strategy.start(federation.grid(), ArrayRecord(START), evaluate_fn=lambda *_: None)
+    with pytest.raises(InputError, match="the model has 3 numbers, the session's length is 9"):
+        strategy.start(federation.grid(), ArrayRecord(START[1:]))
+    federation.config = dataclasses.replace(federation.config, clip=3.0)
+    federation.write()
+    with pytest.raises(InputError, match="has other parameters or servers now"):
+        strategy.start(federation.grid(), ArrayRecord(START), num_rounds=1, timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"arrays": ArrayRecord(START)}, "no metric 'num-examples'"),
+        ({"metrics": MetricRecord({"num-examples": 1})}, "returned 0 records of arrays"),
+        (
+            {"arrays": ArrayRecord(START[:1]), "metrics": MetricRecord({"num-examples": 1})},
+            "arrays are unlike",
+        ),
+        ({"arrays": ArrayRecord(START), "metrics": MetricRecord({"num-examples": 0})}, "weight is 0"),
+        ({"arrays": ArrayRecord(START), "metrics": MetricRecord({"num-examples": 1001})}, "weight is 1001"),
+        (
+            {
+                "arrays": ArrayRecord([START[0] + np.nan, START[1]]),
+                "metrics": MetricRecord({"num-examples": 1}),
+            },
+            "6 numbers not finite",
+        ),
+    ],
+)
+def test_train_functions_that_return_nonsense_are_told(federation, content, words):
+    federation.app = add_janus(ClientApp(mods=[janus_mod]))
+    federation.app.train()(lambda message, context: Message(RecordDict(dict(content)), reply_to=message))
+    grid = federation.grid()
+    federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=1, timeout=1)
+    told = [str(error) for node, error in grid.failures if node != 2]  # 2 is S_1, which then lacks clients
+    assert len(told) == 4
+    assert all(words in text for text in told), told
+
+
+def test_a_node_without_its_files_is_told(federation):
+    grid = InProcessGrid(federation.app, [{}])
+    (reply,) = grid.send_and_receive([Message(RecordDict(), 2, "query.janus_hello")])
+    assert "has no 'janus-session'" in reply.error.reason
+
+
+def test_an_app_without_the_mod_is_left_out_and_told(federation):
+    federation.app = add_janus(make_app())
+    grid = federation.grid()
+    result = federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=1, timeout=1)
+    assert result.train_metrics_clientapp[1]["participants"] == 0
+
+
+def test_the_mod_leaves_messages_of_other_strategies_alone(federation):
+    grid = InProcessGrid(federation.app, [federation.node(name) for name in CLIENTS])
+    result = FedAvg(fraction_evaluate=0.0).start(grid, ArrayRecord(START), num_rounds=1)
+    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], expected_step())
+
+
+def test_in_a_simulation_paths_name_the_partition(federation):
+    for place, name in enumerate(federation.names):
+        (federation.folder / f"{name}.key.json").rename(federation.folder / f"node-{place}.json")
+    paths = {
+        "janus-session": str(federation.folder / "session.json"),
+        "janus-keys": str(federation.folder / "node-{partition}.json"),
+        "janus-folder": str(federation.folder / "state-{partition}"),
+    }
+    nodes = [{"partition-id": k, "num-partitions": 5, "step": 0.1, "examples": 3} for k in range(5)]
+    grid = InProcessGrid(federation.app, nodes, run_config=paths)
+    result = federation.strategy().start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
+
+
+def test_models_are_handed_over_to_those_alone_for_whom_both_servers_vouch(federation):
+    session = SessionFile.load(federation.folder / "session.json")
+    servers = [federation.keys["s0"], federation.keys["s1"]]
+    words = [vouch(session.config, 4, keys, session.roster, "a") for keys in servers]
+    assert vouched_keys(words, session.servers, session.config, 4) == federation.keys["a"].public
+    stranger = Keys.generate("z")
+    # S_0 makes a roster of its own, to have a model sealed to itself.
+    false_word = vouch(session.config, 4, servers[0], session.roster.joined(stranger.public), "z")
+    for vouchers, check in (
+        ([false_word, words[1]], "roster"),
+        ([false_word, false_word], "recipient"),
+        ([false_word], "signature"),
+        (words[::-1], "recipient"),
+    ):
+        with pytest.raises(ProtocolError) as caught:
+            vouched_keys(vouchers, session.servers, session.config, 4)
+        assert caught.value.check == check
+    with pytest.raises(ProtocolError, match="the round 4; 5 is due"):
+        vouched_keys(words, session.servers, session.config, 5)
+    with pytest.raises(ProtocolError, match="not in the roster"):
+        vouch(session.config, 4, servers[1], session.roster, "z")
+
+
+def test_models_are_packed_and_flattened_whole():
+    arrays = [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array(7),
+        np.ones(2, np.float16),
+        np.array(2.5),
+    ]
+    record = ArrayRecord({f"layer.{k}": Array(array) for k, array in enumerate(arrays)})
+    again = unpack(pack(record))
+    assert list(again) == list(record)
+    assert model_digest(again.to_numpy_ndarrays()) == model_digest(arrays)
+    assert flat_length(arrays) == 9
+    update = np.arange(9.0)
+    moved = add_to(arrays, update)
+    assert [array.dtype for array in moved] == [array.dtype for array in arrays]
+    assert moved[1] == 7  # whole numbers stay
+    np.testing.assert_allclose(difference(moved, arrays), update)
+    with pytest.raises(InputError, match="update of 8 numbers cannot move a model of 9"):
+        add_to(arrays, update[:8])
+    with pytest.raises(ProtocolError, match="no packed model"):
+        unpack(b"PK")
+    with pytest.raises(InputError, match="no floating-point arrays"):
+        difference([np.array(1)], [np.array(1)])
+
+
+def test_a_node_knows_its_role(federation):
+    grid = federation.grid()
+    nodes = [Node(context) for context in grid.contexts.values()]
+    assert [node.is_s1 for node in nodes] == [True, False, False, False, False]
+    assert [node.digest for node in nodes] == [""] * 5
