@@ -32,11 +32,11 @@ def write_app(
 ) -> None:
     """Write a Flower app with FedMoSWA: model, data, client and server in four short files.
 
-    `flwr run DIR` runs it on a hundred simulated clients; `task.py` is where your model and data go. Example:
+    `flwr run` runs it, on simulated or real clients; `task.py` is where your model and data go. Example:
 
         hexad federated fedswa app my-app
 
-        flwr run my-app --stream
+        flwr run my-app --stream --federation-config "num-supernodes=100"
     """
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name a new folder")
@@ -57,8 +57,8 @@ def write_app(
     for path in written:
         stdout.print(str(path), markup=False, soft_wrap=True)
     stdout.print(
-        f"Run it:  flwr run {folder} --stream\nMake it yours: the model and the data are in "
-        f"{package / 'task.py'}",
+        f'Run it:  flwr run {folder} --stream --federation-config "num-supernodes=100"\n'
+        f"Make it yours: the model and the data are in {package / 'task.py'}",
         markup=False,
         soft_wrap=True,
     )
