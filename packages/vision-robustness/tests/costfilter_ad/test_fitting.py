@@ -188,7 +188,7 @@ def test_other_samples_are_another_training(tiny, banks, tmp_path):
 
 
 def test_a_network_that_left_the_numbers_is_said(tiny, banks, tmp_path):
-    with pytest.raises(InputError, match="the loss is nan|not finite"):
+    with pytest.raises(InputError, match=r"the loss is nan|not finite"):
         fit(model_of(tiny.templates), *banks, FitConfig(steps=30, parts=1, batch_size=4, lr=1e12), tmp_path)
 
 

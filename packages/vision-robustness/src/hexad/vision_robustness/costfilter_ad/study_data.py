@@ -1,8 +1,9 @@
 """What the study is measured on: photographed surfaces, and defects of two kinds.
 
-The left half of each photograph gives normal crops for templates, training and validation; the right half
-those that are tested. Synthetic defects of the method's own generator test what was trained; pasted coins,
-scratches and local blur test what was not.
+Each quarter of a photograph has one use: templates, training, validation, test. Where crops of two uses share
+pixels, normal patches cost next to nothing, and a filter that is chosen so fails on others. Synthetic
+defects of the method's own generator test what was trained; pasted coins, scratches and local blur test what
+was not.
 """
 
 import functools
@@ -22,12 +23,16 @@ from hexad.vision_robustness.costfilter_ad.samples import SampleBank, make_sampl
 from hexad.vision_robustness.costfilter_ad.synthetic import SyntheticAnomaly
 from hexad.vision_robustness.costfilter_ad.textures import packaged, packaged_textures
 
-SIDE = 224
+SIDE = 128
+QUARTERS = {"templates": (0, 0), "training": (1, 0), "validation": (0, 1), "test": (1, 1)}
+"""Row and column of the quarter of a photograph that each use has."""
 TEMPLATES = 4
+FITTED = 16
+"""Crops of a surface that a reconstruction is fitted to."""
 KINDS = ("coin", "scratch", "blur")
 
-Pixels = Float[np.ndarray, "224 224 3"]
-Mask = Bool[np.ndarray, "224 224"]
+Pixels = Float[np.ndarray, "128 128 3"]
+Mask = Bool[np.ndarray, "128 128"]
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,11 @@ def prepare(config: Config, seed: int) -> Prepared:
     extractor = Lite0Features()
     generator = np.random.default_rng(seed)
     surfaces = [packaged(f"{name}.png") for name in config.surfaces]
-    training = _crops(surfaces, "left", 16, generator)
-    validation = _crops(surfaces, "left", 8, generator)
-    chosen = _crops(surfaces, "left", TEMPLATES, generator)
-    by_class = [torch.stack(images) for images in chosen]
+    training = _crops(surfaces, "training", config.samples, generator)
+    validation = _crops(surfaces, "validation", config.validation, generator)
+    by_class = [torch.stack(images) for images in _crops(surfaces, "templates", TEMPLATES, generator)]
     detector = TemplateMatching.fit(extractor, by_class)
-    fitted = [torch.stack(images) for images in training]
+    fitted = [torch.stack(images[:FITTED]) for images in training]
     reconstructions = FeatureReconstruction.fit_each(extractor, fitted, VARIANCES)
     anomaly = SyntheticAnomaly(packaged_textures())
 
@@ -86,9 +90,9 @@ def prepare(config: Config, seed: int) -> Prepared:
         made = SyntheticAnomaly(anomaly.textures, 1.0) if always else anomaly
         return make_samples(detector, images, classes, made, count * len(crops), 10 * seed + number)
 
-    good = _in_turn(_crops(surfaces, "right", config.good, generator))
+    good = _in_turn(_crops(surfaces, "test", config.good, generator))
     clean = make_samples(detector, *good, SyntheticAnomaly(probability=0, p_texture=0), len(good[0]), 0)
-    held = _crops(surfaces, "right", config.defective, generator)
+    held = _crops(surfaces, "test", config.defective, generator)
     tests = {
         "good": clean,
         "same": synthetic(held, config.defective, 3, always=True),
@@ -103,12 +107,13 @@ def prepare(config: Config, seed: int) -> Prepared:
     )
 
 
-def _crops(surfaces: list, half: str, count: int, generator: np.random.Generator) -> list[list[Tensor]]:
-    """Random crops of one half of each surface."""
+def _crops(surfaces: list, use: str, count: int, generator: np.random.Generator) -> list[list[Tensor]]:
+    """Random crops of the quarter of each surface that a use has."""
     found = []
+    row, column = QUARTERS[use]
     for pixels in surfaces:
-        middle = pixels.shape[1] // 2
-        part = pixels[:, :middle] if half == "left" else pixels[:, middle:]
+        height, width = (side // 2 for side in pixels.shape[:2])
+        part = pixels[row * height : (row + 1) * height, column * width : (column + 1) * width]
         tops = generator.integers(0, part.shape[0] - SIDE + 1, count)
         lefts = generator.integers(0, part.shape[1] - SIDE + 1, count)
         cut = (part[y : y + SIDE, x : x + SIDE] for y, x in zip(tops, lefts, strict=True))
@@ -167,9 +172,10 @@ def deface(
 ) -> tuple[Pixels, Mask]:
     """An image with one defect, and where it is: a pasted coin, a scratch of 2 to 4 pixels, or local blur."""
     side = image.shape[0]
+    scale = side / 224
     if kind == "coin":
         values, inside = coins[int(generator.integers(len(coins)))]
-        factor, angle = generator.uniform(0.5, 1.1), generator.uniform(0, 360)
+        factor, angle = scale * generator.uniform(0.5, 1.1), generator.uniform(0, 360)
         values, inside = (
             rotate(zoom(x.astype(float), factor, order=1), angle, order=1) for x in (values, inside)
         )
@@ -180,7 +186,8 @@ def deface(
         alpha[box], pasted[box] = weight, values
         return (image * (1 - alpha[..., None]) + (alpha * pasted)[..., None]).astype(np.float32), alpha > 0.5
     if kind == "scratch":
-        points = generator.uniform(20, side - 20, 2) + np.cumsum(generator.uniform(-35, 35, (4, 2)), axis=0)
+        steps = scale * generator.uniform(-35, 35, (4, 2))
+        points = generator.uniform(20, side - 20, 2) + np.cumsum(steps, axis=0)
         points = points.clip(5, side - 5)
         canvas = Image.new("L", (4 * side, 4 * side))
         width = int(generator.integers(8, 17))
@@ -188,7 +195,8 @@ def deface(
         alpha = np.asarray(canvas.resize((side, side), Image.Resampling.BOX)) / 255
         shade = generator.choice((-1, 1)) * generator.uniform(0.2, 0.4)
         return np.clip(image + shade * alpha[..., None], 0, 1).astype(np.float32), alpha > 0.5
-    centre, radii = generator.uniform(45, side - 45, 2), generator.uniform(15, 40, 2)
+    centre = generator.uniform(45 * scale, side - 45 * scale, 2)
+    radii = scale * generator.uniform(15, 40, 2)
     places = np.mgrid[:side, :side]
     mask = (((places - centre[:, None, None]) / radii[:, None, None]) ** 2).sum(0) < 1
     sigma = generator.uniform(2, 4)
