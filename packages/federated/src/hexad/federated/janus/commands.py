@@ -4,40 +4,40 @@ Files go between the parties by whatever means they have; each is sealed and sig
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from hexad.core.errors import InputError
-from hexad.core.terminal import print_json, progress_bar
+from hexad.core.terminal import progress_bar
+from hexad.federated.janus.command_options import (
+    Json,
+    KeyFile,
+    Mean,
+    Model,
+    Out,
+    Round,
+    Session,
+    State,
+    Threads,
+    Weight,
+    load,
+    open_server,
+    prepare,
+    show,
+    show_mean,
+    stderr,
+)
+from hexad.federated.janus.service_commands import serve, take_part
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Janus: sums of secret vectors by two servers, verified by every client.",
 )
-stdout = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
-Session = Annotated[Path, typer.Option("--session", "-s", help="The session file.")]
-KeyFile = Annotated[Path, typer.Option("--keys", "-k", help="Your own private keys.")]
-Round = Annotated[int, typer.Option("--round", "-r", help="Number of the round, from 1.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")]
-Model = Annotated[
-    Path | None,
-    typer.Option(help="The model (.npz) that updates are of: clients of other models are not summed."),
-]
-Threads = Annotated[int, typer.Option(help="Threads of the commitments.")]
-
-
-def _show(report: dict[str, Any], as_json: bool, *lines: str) -> None:
-    if as_json:
-        print_json(report)
-        return
-    for line in lines:
-        stdout.print(line, markup=False, soft_wrap=True)
+app.command("serve")(serve)
+app.command("take-part")(take_part)
 
 
 @app.command()
@@ -65,7 +65,7 @@ def keys(
     save_public(public, made.public)
     fingerprint = hashlib.sha256(made.public.sign + made.public.box).hexdigest()[:32]
     report = {"name": name, "keys": str(secret), "public": str(public), "fingerprint": fingerprint}
-    _show(report, as_json, f"{secret}: keep it", f"{public}: give it away", f"fingerprint {fingerprint}")
+    show(report, as_json, f"{secret}: keep it", f"{public}: give it away", f"fingerprint {fingerprint}")
 
 
 @app.command()
@@ -123,7 +123,7 @@ def session(
     made = SessionFile.of(config, load_public(public))
     made.save(out)
     report = {"session": str(out), "length": count, "clients": list(made.roster), "config": config.digest}
-    _show(
+    show(
         report,
         as_json,
         f"{out}: session {name!r}, {count} numbers, {len(made.roster)} clients; parameters {config.digest}",
@@ -136,7 +136,7 @@ def protect(
     session_file: Session,
     key_file: KeyFile,
     round_number: Round,
-    weight: Annotated[int, typer.Option("--weight", "-w", help="How much it counts, e.g. your examples.")],
+    weight: Weight,
     out: Out = Path(),
     model: Model = None,
     threads: Threads = 1,
@@ -152,10 +152,10 @@ def protect(
     from hexad.federated.janus.client import JanusClient
     from hexad.federated.janus.command_files import digest_of, read_update, write_message
 
-    loaded, own = _load(session_file, key_file)
+    loaded, own = load(session_file, key_file)
     values, digest = read_update(update), digest_of(model)
     with progress_bar(stderr, "protect", quiet=as_json) as tell:
-        _prepare(loaded.config, tell)
+        prepare(loaded.config, tell)
         client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
         messages = client.protect(values, weight, round_number, digest)
     folder = writable_folder(out, "folder of messages")
@@ -166,7 +166,7 @@ def protect(
         "to_s1": str(paths[1]),
         "bytes": [len(message) for message in messages],
     }
-    _show(report, as_json, *(f"{path}: {path.stat().st_size} bytes" for path in paths))
+    show(report, as_json, *(f"{path}: {path.stat().st_size} bytes" for path in paths))
 
 
 @app.command()
@@ -174,7 +174,7 @@ def aggregate(
     session_file: Session,
     key_file: KeyFile,
     round_number: Round,
-    state: Annotated[Path, typer.Option(help="The server's own folder, kept from round to round.")],
+    state: State,
     messages: Annotated[
         list[Path] | None, typer.Argument(help="Files, or folders, of clients' messages.")
     ] = None,
@@ -200,16 +200,11 @@ def aggregate(
     """
     from hexad.core.files import writable_folder
     from hexad.federated.janus.aggregate_command import answer, take
-    from hexad.federated.janus.keys import SERVER_NAMES
-    from hexad.federated.janus.server import JanusServer
 
-    loaded, own = _load(session_file, key_file)
-    if own.name not in SERVER_NAMES:
-        raise InputError(f"{key_file} holds the keys of {own.name}; a server's are those of s0 or s1")
-    role: Literal[0, 1] = 0 if own.name == "s0" else 1
-    arguments = (role, own, loaded.servers, loaded.roster, loaded.config, state)
+    loaded, own = load(session_file, key_file)
+    server = open_server(loaded, own, state, key_file)
     folder = writable_folder(out, "folder of messages")
-    with JanusServer(*arguments) as server, progress_bar(stderr, own.name, quiet=as_json) as tell:
+    with server, progress_bar(stderr, own.name, quiet=as_json) as tell:
         report = take(server, messages or [], round_number, folder, keep_open=keep_open)
         if peer_list is not None:
             report |= answer(server, peer_list, folder, tell)
@@ -222,7 +217,7 @@ def aggregate(
         lines.append(
             f"{len(report['participants'])} clients summed; {len(report['replies'])} replies in {folder}"
         )
-    _show(report, as_json, *lines)
+    show(report, as_json, *lines)
     if report["refused"]:
         raise typer.Exit(1)
 
@@ -233,7 +228,7 @@ def verify(
     session_file: Session,
     key_file: KeyFile,
     round_number: Round,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File (.npz) for the mean.")] = Path("mean.npz"),
+    out: Mean = Path("mean.npz"),
     like: Annotated[
         Path | None, typer.Option(help="Your update (.npz): the mean gets its arrays' names and shapes.")
     ] = None,
@@ -252,43 +247,15 @@ def verify(
     from hexad.federated.janus.command_files import digest_of, message_files, read_arrays, write_mean
     from hexad.federated.janus.envelopes import read_header
 
-    loaded, own = _load(session_file, key_file)
+    loaded, own = load(session_file, key_file)
     found = [path.read_bytes() for path in message_files(replies, "sum")]
     if len(found) != 2:
         raise InputError(f"{len(found)} replies were given; one of S_0 and one of S_1 are needed")
     found.sort(key=lambda message: read_header(message)[0].sender)
     template, digest = None if like is None else read_arrays(like), digest_of(model)
     with progress_bar(stderr, "verify", quiet=as_json) as tell:
-        _prepare(loaded.config, tell)
+        prepare(loaded.config, tell)
         client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
         result = client.verify_and_unmask(found[0], found[1], round_number, digest)
     write_mean(writable_file(out, "mean"), result.mean, template)
-    report = {
-        "mean": str(out),
-        "round": round_number,
-        "participants": result.participants,
-        "weight": result.weight,
-        "included": result.included,
-    }
-    own_part = "yours is among them" if result.included else "yours is not among them"
-    _show(
-        report,
-        as_json,
-        f"{out}: verified mean of {result.participants} updates, total weight {result.weight}; {own_part}",
-    )
-
-
-def _load(session_file: Path, key_file: Path) -> Any:
-    """The session and the party's own keys."""
-    from hexad.federated.janus.keys import Keys
-    from hexad.federated.janus.session_file import SessionFile
-
-    return SessionFile.load(session_file), Keys.load(key_file)
-
-
-def _prepare(config: Any, tell: Any) -> None:
-    """Make the generators, which takes a while the first time."""
-    from hexad.federated.janus.generators import generators
-    from hexad.federated.janus.groups import get_group
-
-    generators(get_group(config.group), config.label, config.dim, tell)
+    show_mean(result, out, round_number, as_json)

@@ -134,11 +134,9 @@ class JanusServer:
                 f"round {self.round} of {self.keys.name} is {self.phase}; {' or '.join(phases)} is needed",
             )
 
-    def _open(self, message: bytes) -> _Part:
+    def _open(self, message: bytes, later: int = 0) -> _Part:
         header, line, sealed = read_header(message)
-        check_header(
-            header, self.config, kind=self._kind, recipient=self.keys.name, round=self._store.state.round
-        )
+        check_header(header, self.config, kind=self._kind, recipient=self.keys.name, round=self.round + later)
         payload = open_sealed(line, sealed, self.keys, self.roster.member(header.sender))
         size, word = self.group.element_size, word_type(self.config).itemsize
         whole = (self.config.dim * word + 32 if self.role == 0 else SEED_SIZE) + size
@@ -152,13 +150,20 @@ class JanusServer:
         scalar = scalar_from_bytes(payload[-32 - size : -size], self.group.order)
         return _Part(header, memoryview(payload)[: -32 - size], scalar, commitment)
 
-    def submit(self, message: bytes) -> str:
+    def submit(self, message: bytes, *, begin: bool = False) -> str:
         """Take a client's message of the open round; returns the client's name.
+
+        Args:
+            message: as it came.
+            begin: where the round has ended, let a good message of the next number begin it.
 
         Raises:
             ProtocolError: it is malformed, not signed by a client of the roster, of another round, session
                 or recipient, or a second one of the same client.
         """
+        if begin and self.phase in ("idle", "aggregated", "aborted"):
+            self._open(message, later=1)
+            self.begin(self.round + 1)
         self._need("open")
         part = self._open(message)
         name = part.header.sender
@@ -191,6 +196,23 @@ class JanusServer:
             self._store.state.phase = "listed"
             self._store.save()
         return self._store.read("own.list")
+
+    def past_list(self, round_number: int) -> bytes | None:
+        """The list of this round or the one before, if it was written: the other server may ask again."""
+        return self._store.past_list(round_number)
+
+    def lacks(self, peer_list: bytes) -> list[str]:
+        """Who is on the other server's list of the round and was not heard here."""
+        peer = self.servers[1 - self.role]
+        theirs = read_list(peer_list, self.config, self.round, peer, self.keys.name)
+        return [name for name in theirs if name not in self._entries and name in self.roster]
+
+    def expect(self, peer_list: bytes) -> None:
+        """Begin the next round where the other server's list says that it was there already."""
+        if self.phase in ("idle", "aggregated", "aborted"):
+            peer = self.servers[1 - self.role]
+            read_list(peer_list, self.config, self.round + 1, peer, self.keys.name)
+            self.begin(self.round + 1)
 
     def close(self, peer_list: bytes) -> Agreement:
         """Fix the participants by the other server's list, once.

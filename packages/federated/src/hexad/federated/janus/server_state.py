@@ -92,20 +92,32 @@ class Store:
         write_json(self.folder / "state.json", asdict(self.state))
 
     def begin(self, round_number: int) -> None:
-        """Start a round: what the one before left is deleted, its outcome is kept."""
-        state = self.state
+        """Start a round: what the one before left is deleted, but its outcome and its own list."""
+        state, last = self.state, self.state.round
         if state.round:
             state.history = {**(state.history or {}), str(state.round): [state.phase, state.digest]}
         state.round, state.phase, state.names, state.model, state.digest = round_number, "open", (), "", ""
         self.save()
         for old in self.folder.glob("round-*"):
-            shutil.rmtree(old, ignore_errors=True)
+            if old != self._folder_of(last):
+                shutil.rmtree(old, ignore_errors=True)
+        for file in self._folder_of(last).glob("*"):
+            if file.name != "own.list":
+                file.unlink()
         self.round_folder.mkdir(exist_ok=True)
 
     @property
     def round_folder(self) -> Path:
         """Of the current round."""
-        return self.folder / f"round-{self.state.round:08}"
+        return self._folder_of(self.state.round)
+
+    def _folder_of(self, round_number: int) -> Path:
+        return self.folder / f"round-{round_number:08}"
+
+    def past_list(self, round_number: int) -> bytes | None:
+        """The list that this server wrote in the round or the one before it."""
+        path = self._folder_of(round_number) / "own.list"
+        return path.read_bytes() if path.is_file() else None
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file of the round."""

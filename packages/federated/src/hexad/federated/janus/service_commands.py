@@ -1,0 +1,107 @@
+"""`hexad federated janus serve | take-part`: the servers as HTTP services, and a client's round with them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hexad.core.errors import InputError
+from hexad.core.terminal import progress_bar
+from hexad.federated.janus.command_options import (
+    Json,
+    KeyFile,
+    Mean,
+    Model,
+    Round,
+    Session,
+    State,
+    Threads,
+    Weight,
+    load,
+    open_server,
+    prepare,
+    show_mean,
+    stderr,
+)
+
+
+def serve(
+    session_file: Session,
+    key_file: KeyFile,
+    state: State,
+    peer: Annotated[str, typer.Option(help="Address of the other server, http://HOST:PORT.")],
+    port: Annotated[int, typer.Option(help="Port to listen at.")],
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    clients: Annotated[
+        int | None,
+        typer.Option(help="End a round when so many clients were heard; default the whole roster."),
+    ] = None,
+    round_seconds: Annotated[float, typer.Option(help="Or so many seconds after its first message.")] = 60.0,
+) -> None:
+    """Run one of the two servers as an HTTP service until Ctrl-C; the keys say which.
+
+    A round begins with a client's first message and needs nothing from you. Kill it when you like: started
+    again with the same --state it goes on where it was, and never sums a round twice. Messages are sealed and
+    signed, so plain HTTP gives nothing away but who takes part and when. Example:
+
+        hexad federated janus serve -s session.json -k s0.key.json --state s0 --port 8700 \\
+            --peer http://other.example:8701
+    """
+    from hexad.federated.janus.service import Service, make_http
+    from hexad.federated.janus.service import serve as run
+
+    loaded, own = load(session_file, key_file)
+    if not peer.startswith(("http://", "https://")):
+        raise InputError(f"{peer!r} is no address; write http://HOST:PORT")
+    wanted = len(loaded.roster) if clients is None else clients
+    if wanted < loaded.config.threshold:
+        raise InputError(
+            f"a round of {wanted} clients is below the threshold, {loaded.config.threshold}; raise --clients"
+        )
+
+    def tell(line: str) -> None:
+        stderr.print(line, markup=False, soft_wrap=True)
+
+    with open_server(loaded, own, state, key_file) as server:
+        service = Service(server, session_file, peer, wanted, round_seconds, tell)
+        http = make_http(service, host, port)
+        tell(f"{own.name} of session {loaded.config.session!r} at http://{host}:{http.server_address[1]}")
+        run(service, http)
+
+
+def take_part(
+    update: Annotated[Path, typer.Argument(help="Your update: an .npz file of floating-point arrays.")],
+    session_file: Session,
+    key_file: KeyFile,
+    round_number: Round,
+    weight: Weight,
+    s0: Annotated[str, typer.Option(help="Address of S_0, http://HOST:PORT.")],
+    s1: Annotated[str, typer.Option(help="Address of S_1.")],
+    out: Mean = Path("mean.npz"),
+    model: Model = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait in all.")] = 600.0,
+    threads: Threads = 1,
+    as_json: Json = False,
+) -> None:
+    """Take part in a round with two servers that `serve`: protect, send, wait, verify, write the mean.
+
+    The mean has the names and shapes of the update. Example:
+
+        hexad federated janus take-part update.npz -s session.json -k bank-a.key.json -r 1 -w 120 \\
+            --s0 http://one.example:8700 --s1 http://other.example:8701
+    """
+    from hexad.core.files import writable_file
+    from hexad.federated.janus import remote
+    from hexad.federated.janus.client import JanusClient
+    from hexad.federated.janus.command_files import digest_of, read_arrays, read_update, write_mean
+
+    loaded, own = load(session_file, key_file)
+    values, template, digest = read_update(update), read_arrays(update), digest_of(model)
+    with progress_bar(stderr, "round", quiet=as_json) as tell:
+        prepare(loaded.config, tell)
+        client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
+        result = remote.take_part(
+            client, (s0, s1), values, weight, round_number, model=digest, timeout=timeout, tell=tell
+        )
+    write_mean(writable_file(out, "mean"), result.mean, template)
+    show_mean(result, out, round_number, as_json)

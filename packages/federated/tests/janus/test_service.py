@@ -1,0 +1,305 @@
+"""Two servers as processes on the loopback interface, clients as processes, and kill -9."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hexad.core.errors import InputError
+from hexad.federated.janus import service as service_module
+from hexad.federated.janus.client import JanusClient
+from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.keys import Keys
+from hexad.federated.janus.remote import take_part
+from hexad.federated.janus.service import Service, fetch, make_http
+from hexad.federated.janus.session_file import SessionFile
+
+NAMES = ("a", "b", "c", "d")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def updates(seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(scale=0.3, size=6) for name in NAMES}
+
+
+def mean_of(values, names):
+    weights = {name: NAMES.index(name) + 1 for name in NAMES}
+    return sum(values[n] * weights[n] for n in names) / sum(weights[n] for n in names)
+
+
+class Pair:
+    """Both services in threads of this process, over HTTP."""
+
+    def __init__(self, session, path, clients, seconds):
+        self.said, self.services, self.https = [], [], []
+        ports = [free_port(), free_port()]
+        self.addresses = tuple(f"http://127.0.0.1:{port}" for port in ports)
+        for role, server in enumerate((session.s0, session.s1)):
+            peer = self.addresses[1 - role]
+            self.services.append(Service(server, path, peer, clients, seconds, self.said.append))
+            self.https.append(make_http(self.services[-1], "127.0.0.1", ports[role]))
+        for http in self.https:
+            threading.Thread(target=http.serve_forever, daemon=True).start()
+
+    def settle(self):
+        for _ in range(4):
+            for service in self.services:
+                service.tick()
+
+    def end(self):
+        for http in self.https:
+            http.shutdown()
+            http.server_close()
+
+
+@pytest.fixture
+def pair(make, tmp_path):
+    ends = []
+
+    def build(clients=4, seconds=60.0):
+        session = make()
+        parties = [session.s0.keys, session.s1.keys, *(client.keys for client in session.clients.values())]
+        path = tmp_path / "session.json"
+        SessionFile.of(session.s0.config, [keys.public for keys in parties]).save(path)
+        made = Pair(session, path, clients, seconds)
+        ends.append(made)
+        return session, made
+
+    yield build
+    for made in ends:
+        made.end()
+
+
+def run_clients(session, pair, values, number, names=NAMES):
+    """All clients at once, each in a thread, while the services tick."""
+    results = {}
+
+    def one(name):
+        weight = NAMES.index(name) + 1
+        try:
+            results[name] = take_part(
+                session.clients[name],
+                pair.addresses,
+                values[name],
+                weight,
+                number,
+                timeout=30,
+                poll_seconds=0.05,
+            )
+        except Exception as error:
+            results[name] = error
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        pair.settle()
+        time.sleep(0.02)
+    return results
+
+
+def test_rounds_over_http_give_all_the_mean(pair):
+    session, both = pair()
+    for number in (1, 2):
+        values = updates(number)
+        results = run_clients(session, both, values, number)
+        for result in results.values():
+            assert result.participants == 4
+            np.testing.assert_allclose(result.mean, mean_of(values, NAMES), atol=1e-4)
+    status = json.loads(fetch(both.addresses[0] + "/status")[1])
+    assert status == {"server": "s0", "round": 2, "phase": "aggregated", "heard": list(NAMES)}
+
+
+def test_a_round_ends_by_the_clock_without_those_who_do_not_come(pair):
+    session, both = pair(seconds=3.0)
+    values = updates()
+    results = run_clients(session, both, values, 1, NAMES[:3])
+    for result in results.values():
+        np.testing.assert_allclose(result.mean, mean_of(values, "abc"), atol=1e-4)
+
+
+def test_too_few_clients_are_told_and_the_next_round_is_well(pair):
+    session, both = pair(seconds=0.3)
+    results = run_clients(session, both, updates(), 1, "ab")
+    assert {type(result) for result in results.values()} == {ProtocolError}
+    assert "round 1 has no sum" in str(results["a"])
+    assert any("fewer than the threshold" in line for line in both.said)
+    for service in both.services:
+        service._seconds = 60.0
+    assert run_clients(session, both, updates(), 2)["d"].participants == 4
+
+
+def test_a_server_that_nobody_reached_does_not_hold_the_other_up(pair, monkeypatch):
+    monkeypatch.setattr(service_module, "GRACE_SECONDS", 0.3)
+    session, both = pair(seconds=0.2)
+    for name, client in session.clients.items():
+        sent = client.protect(updates()[name], 1, 1)
+        assert fetch(both.addresses[0] + "/message", sent.to_s0)[0] == 200
+    end = time.monotonic() + 10
+    while time.monotonic() < end and session.s0.phase != "aborted":
+        both.settle()
+        time.sleep(0.05)
+    assert (session.s0.phase, session.s1.phase) == ("aborted", "aborted")
+    assert (session.s0.round, session.s1.round) == (1, 1)
+
+
+def test_bad_requests_are_refused_in_a_line(pair):
+    session, both = pair()
+    address = both.addresses[0]
+    good = session.clients["a"].protect(updates()["a"], 1, 1)
+    stranger = JanusClient(Keys.generate("z"), session.s0.servers, session.s0.config)
+    for path, body, code in (
+        ("/message", b"nonsense", 409),
+        ("/message", good.to_s1, 409),
+        ("/message", stranger.protect(updates()["a"], 1, 1).to_s0, 409),
+        ("/message", session.clients["a"].protect(updates()["a"], 1, 2).to_s0, 409),
+        ("/message", bytes(100_000_000)[: both.services[0].most_bytes() + 1], 413),
+        ("/list", session.s0.keys.name.encode(), 409),
+        ("/elsewhere", b"x", 404),
+    ):
+        found, reason = fetch(address + path, body)
+        assert found == code, path
+        assert reason.count(b"\n") == 1
+    # None of them began a round.
+    assert session.s0.round == 0
+    for path, code in (("/reply/1/a", 202), ("/reply/x/a", 404), ("/", 404)):
+        assert fetch(address + path)[0] == code
+    with pytest.raises(InputError, match="cannot be bound"):
+        make_http(both.services[0], "127.0.0.1", int(address.rsplit(":", 1)[1]))
+    with pytest.raises(InputError, match="is no address"):
+        take_part(session.clients["a"], ("127.0.0.1", "x"), updates()["a"], 1, 1)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(InputError, match=r"S_0 at .* does not answer after 0.1 s"):
+        take_part(session.clients["a"], (nobody, nobody), updates()["a"], 1, 1, timeout=0.1)
+
+
+# Real processes.
+
+
+class Processes:
+    """The commands as processes of their own, with the output of each in a file."""
+
+    def __init__(self, folder):
+        self.folder, self.running = folder, []
+
+    def start(self, name, *words):
+        log = (self.folder / f"{name}.log").open("ab")
+        command = [sys.executable, "-m", "hexad.core.cli", "federated", "janus", *map(str, words)]
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=dict(os.environ))
+        self.running.append(process)
+        return process
+
+    def kill(self, process):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text()
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.mark.slow
+def test_killed_clients_and_servers_leave_rounds_right_or_without_a_sum(tmp_path):
+    """Two servers and four clients as processes on loopback; kill -9 in a round and between rounds."""
+    for name in ("s0", "s1", *NAMES):
+        Keys.generate(name).save(tmp_path / f"{name}.key.json")
+    keys = {name: Keys.load(tmp_path / f"{name}.key.json") for name in ("s0", "s1", *NAMES)}
+    from hexad.federated.janus.config import JanusConfig
+
+    SessionFile.of(JanusConfig(length=6), [key.public for key in keys.values()]).save(
+        tmp_path / "session.json"
+    )
+    ports = {"s0": free_port(), "s1": free_port()}
+    address = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    processes = Processes(tmp_path)
+
+    def server(name, other):
+        return processes.start(
+            name, "serve", "-s", "session.json", "-k", f"{name}.key.json", "--state", name,
+            "--port", ports[name], "--peer", address[other], "--round-seconds", 60,
+        )  # fmt: skip
+
+    def client(name, number, values, s1=None):
+        np.savez(tmp_path / f"{name}-{number}.npz", update=values[name])
+        return processes.start(
+            f"{name}-{number}", "take-part", f"{name}-{number}.npz", "-s", "session.json",
+            "-k", f"{name}.key.json", "-r", number, "-w", NAMES.index(name) + 1,
+            "--s0", address["s0"], "--s1", s1 or address["s1"], "-o", f"mean-{name}-{number}.npz", "--timeout", 150,
+        )  # fmt: skip
+
+    def status(name):
+        code, body = fetch(address[name] + "/status")
+        return json.loads(body) if code == 200 else None
+
+    def check(number, values, names, among):
+        for name in names:
+            with np.load(tmp_path / f"mean-{name}-{number}.npz") as found:
+                np.testing.assert_allclose(found["update"], mean_of(values, among), atol=1e-4)
+
+    try:
+        s0, s1 = server("s0", "s1"), server("s1", "s0")
+        wait_for(lambda: status("s0") and status("s1"))
+
+        # Round 1: d is killed after it reached S_0 and before it reached S_1.
+        values = updates(1)
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        victim = client("d", 1, values, s1=nowhere)
+        wait_for(lambda: "d" in status("s0")["heard"])
+        processes.kill(victim)
+        living = [client(name, 1, values) for name in "abc"]
+        assert [process.wait(timeout=180) for process in living] == [0, 0, 0], processes.log("a-1")
+        check(1, values, "abc", "abc")
+        assert not (tmp_path / "mean-d-1.npz").exists()
+
+        # Between the rounds S_1 is killed, and started again when clients are sending already.
+        processes.kill(s1)
+        values = updates(2)
+        running = [client(name, 2, values) for name in NAMES]
+        wait_for(lambda: len(status("s0")["heard"]) == 4 and status("s0")["round"] == 2)
+        # And S_0 in the middle of the round, with all messages taken.
+        processes.kill(s0)
+        s0, s1 = server("s0", "s1"), server("s1", "s0")
+        assert [process.wait(timeout=180) for process in running] == [0] * 4, processes.log("a-2")
+        check(2, values, NAMES, NAMES)
+
+        # Both servers are killed after the round: the sums are there, and no round is summed again.
+        processes.kill(s0)
+        processes.kill(s1)
+        s0, s1 = server("s0", "s1"), server("s1", "s0")
+        wait_for(lambda: status("s0") and status("s1"))
+        assert [status(name)["phase"] for name in ("s0", "s1")] == ["aggregated"] * 2
+        assert [status(name)["round"] for name in ("s0", "s1")] == [2, 2]
+        late = JanusClient(
+            keys["a"], SessionFile.load(tmp_path / "session.json").servers, JanusConfig(length=6)
+        )
+        replies = [fetch(f"{address[name]}/reply/2/a")[1] for name in ("s0", "s1")]
+        assert late.verify_and_unmask(*replies, 2).participants == 4
+        again = late.protect(values["a"], 1, 2)
+        code, reason = fetch(address["s0"] + "/message", again.to_s0)
+        assert (code, b"the round 2; 3 is due" in reason) == (409, True), reason
+    finally:
+        for process in processes.running:
+            if process.poll() is None:
+                processes.kill(process)
