@@ -19,6 +19,7 @@ from hexad.vision_robustness.shufflemamba import (
 )
 from hexad.vision_robustness.shufflemamba.recipe import Recipe
 from hexad.vision_robustness.shufflemamba.starting import starting_point
+from hexad.vision_robustness.shufflemamba.storage import Description, save_network
 
 DIM, DEPTH, STATES, INNER, RANK = 32, 2, 16, 64, 2
 MIXER = {
@@ -196,3 +197,46 @@ def test_training_starts_from_tensors_with_the_class_token_in_front(tmp_path):
         made = start.network(start.describe(("a", "b")), Recipe(slws_rate=0.0)).eval()
         same[position] = torch.equal(made.forward_features(images), own.forward_features(images))
     assert same == {"front": True, "middle": False}
+
+
+def test_patches_that_may_overlap_are_refused(tmp_path):
+    # Vim's fine-tuned files have patches of 16 every 8 pixels: 27 x 27 of 224 pixels, of no other shape.
+    torch.manual_seed(0)
+    model = VisionMamba(img_size=48, patch_size=16, embed_dim=16, depth=1, d_state=2, num_classes=2)
+    torch.save({"model": model.state_dict()}, tmp_path / "odd.pth")
+    with pytest.raises(InputError, match=r"3 x 3 patches: of 48 pixels, or overlapping ones .* stride=16 to"):
+        load_official(tmp_path / "odd.pth")
+    with pytest.raises(InputError, match="stride 8 is not the patch's 16 pixels"):
+        load_official(tmp_path / "odd.pth", stride=8)
+    loaded = load_official(tmp_path / "odd.pth", stride=16, class_position="front").eval()
+    images = torch.randn(1, 3, 48, 48)
+    assert torch.equal(loaded(images), model.eval()(images))
+
+
+def test_a_grid_of_as_many_patches_but_another_shape_is_resized(tmp_path):
+    torch.manual_seed(0)
+    model = VisionMamba(img_size=16, patch_size=4, embed_dim=16, depth=1, d_state=2, num_classes=2)
+    torch.nn.init.normal_(model.pos_embed)
+    torch.save(model.state_dict(), tmp_path / "square.pth")
+    wide = load_official(tmp_path / "square.pth", img_size=(8, 32), class_position="front")
+    assert wide.pos_embed.shape == model.pos_embed.shape
+    assert not torch.equal(wide.pos_embed, model.pos_embed)
+    assert torch.equal(wide.pos_embed[:, 0], model.pos_embed[:, 0])
+
+
+def test_a_run_of_a_model_of_timm_is_tuned_at_its_size_with_a_head_for_its_classes(tmp_path):
+    arguments = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads": 2}
+    description = Description("vit_tiny_patch16_224", arguments, ["a", "b"], 32, [0.5] * 3, [0.25] * 3, 1.0)
+    torch.manual_seed(1)
+    network = description.build()
+    save_network(network, description, tmp_path / "model.safetensors")
+    recipe = Recipe(slws_rate=0.0, drop_path=0.0)
+    start = starting_point(None, tmp_path, None, recipe)
+    heads = {}
+    for classes in (("a", "b"), ("x", "y")):
+        made = start.network(start.describe(classes), recipe)
+        assert torch.equal(made.pos_embed, network.pos_embed)
+        heads[classes] = torch.equal(made.head.weight, network.head.weight)
+    assert heads == {("a", "b"): True, ("x", "y"): False}
+    with pytest.raises(InputError, match=r"the weights do not fit: pos_embed is .*17, 24.*, not .*65, 24"):
+        starting_point(None, tmp_path, 64, recipe)

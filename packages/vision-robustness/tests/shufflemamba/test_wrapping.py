@@ -470,3 +470,107 @@ def test_arguments_of_the_wrong_kind_are_one_line():
         VisionMamba(img_size=(16,), patch_size=4)
     with pytest.raises(InputError, match=r"hidden states have the shape \(1, 5, 8\); they must be"):
         VimBlock(16, 4)(torch.randn(1, 5, 8))
+
+
+def make(forward, depth=2):
+    """A stack of two blocks with this forward, shuffled in every pass."""
+    kind = type("Made", (nn.Module,), {"forward": forward})
+    return apply_slws(Recording(kind, depth), 1.0, lambda place: 1.0).train().blocks[1]
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda self, x: x[:, ::2], r"a tensor of shape \(2, 3, 4\) for 2 samples of 6 tokens"),
+        (lambda self, x: x.mT, r"a tensor of shape \(2, 4, 6\)"),
+        (lambda self, x: (x, x.flatten(0, 1)), r"a tensor of shape \(12, 4\)"),
+        (lambda self, x: {"hidden": x, "attentions": x @ x.mT[:, None]}, r"a tensor of shape \(2, 2, 6, 6\)"),
+        (lambda self, x: x.mean(), r"a block gave no tensor of \(2, 6, \.\.\.\)"),
+    ],
+)
+def test_outputs_that_cannot_be_put_in_order_are_refused(forward, words):
+    x = torch.arange(48.0).reshape(2, 6, 4)
+    block = make(forward)
+    with pytest.raises(InputError, match=words):
+        block(x)
+    block._slws.p = 1e-9  # also where nothing was drawn, so that it does not show late
+    with pytest.raises(InputError, match=words):
+        block(x)
+
+
+def test_numbers_and_vectors_may_stand_beside_the_tokens():
+    x = torch.arange(48.0).reshape(2, 6, 4)
+    out, loss, counts = make(lambda self, x: (x, x.mean(), torch.arange(3)))(x)
+    assert torch.equal(out, x)
+    assert loss == x.mean()
+    assert counts.tolist() == [0, 1, 2]
+
+
+def test_lists_of_lists_and_compiled_models_are_refused():
+    with pytest.raises(InputError, match=r"blocks of .* are lists of modules, which are never called"):
+        apply_slws(timm.create_model("twins_pcpvt_small", img_size=32, num_classes=3))
+    compiled = torch.compile(vim(), backend="eager")
+    with pytest.raises(InputError, match="hooks do not reach into a compiled model"):
+        apply_slws(compiled)
+    with pytest.raises(InputError, match="hooks do not reach"), forced_shuffle(compiled):
+        pass
+
+
+def test_tokens_that_come_before_samples_are_refused():
+    layer = nn.TransformerEncoderLayer(16, 2, 32)
+    with pytest.raises(InputError, match="make it with batch_first=True"):
+        apply_slws(nn.TransformerEncoder(layer, 3))
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    apply_slws(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
+    model = nn.Module()
+    model.blocks = nn.ModuleList(nn.LSTM(4, 4) for _ in range(2))
+    with pytest.raises(InputError, match="LSTM takes"):
+        apply_slws(model)
+
+
+def test_tensors_in_tuples_and_of_other_shapes_must_be_named():
+    x = torch.arange(36.0).reshape(2, 3, 6)
+
+    def forward(self, x, more=None):
+        return x
+
+    with pytest.raises(InputError, match=r"more of shape \(3, 6\), which may belong to its 3 tokens"):
+        make(forward)(x, more=(torch.zeros(3, 6), torch.zeros(3, 6)))
+    with pytest.raises(InputError, match=r"more of shape \(2, 3, 3\)"):
+        make(forward)(x, torch.zeros(2, 3, 3))
+    with pytest.raises(InputError, match=r"more of shape \(2, 3\)"):
+        make(forward)(x, torch.zeros(2, 3))
+
+
+def test_threads_have_permutations_of_their_own():
+    import time
+
+    def forward(self, x):
+        time.sleep(0.02)
+        return x
+
+    block, x = make(forward), torch.arange(24.0).reshape(1, 24, 1)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(out, x) for out in pool.map(lambda _: block(x), range(12)))
+
+
+def test_a_mapping_keeps_its_kind():
+    class Streams(dict):
+        @property
+        def h(self):
+            return self["h"]
+
+    class Block(nn.Module):
+        def forward(self, streams):
+            return {"h": streams.h}
+
+    given = Streams(h=IDS)
+    block = SLWS(Block(), 1.0)
+    assert torch.equal(block(given)["h"], IDS)
+    assert torch.equal(given.h, IDS)
+
+
+def test_streams_are_a_list_of_names():
+    for streams in (3, "x", [1]):
+        with pytest.raises(InputError, match="streams must be a list of names"):
+            apply_slws(Stack(), streams=streams)

@@ -48,16 +48,21 @@ def read_weights(path: str | Path) -> State:
     return dict(state)
 
 
-def sizes_of(state: State, class_position: Literal["front", "middle"] = "middle") -> dict[str, Any]:
+def sizes_of(
+    state: State, class_position: Literal["front", "middle"] = "middle", stride: int | None = None
+) -> dict[str, Any]:
     """The arguments of the `VisionMamba` that a checkpoint's tensors belong to.
 
     Args:
         state: tensors by the official names.
         class_position: where a plain model has its class token, which the tensors do not say: Vim's published
             weights in the middle, ShuffleMamba's models in front.
+        stride: pixels between patches, which the tensors do not say either. Some of Vim's fine-tuned files
+            have half a patch, with which 224 pixels make 27 x 27 patches; those are not built. None takes
+            that to be so where the grid has odd sides and patches have 16 pixels or more.
 
     Raises:
-        InputError: tensors of another architecture.
+        InputError: tensors of another architecture, or of patches that overlap.
     """
     for sign, meaning in OTHER.items():
         if found := next((name for name in state if sign in name), None):
@@ -73,6 +78,16 @@ def sizes_of(state: State, class_position: Literal["front", "middle"] = "middle"
     registers = state["cls_token"].shape[1] if "pos_embed_cls" in state else 0
     patches = state["pos_embed"].shape[1] - (0 if registers else 1)
     side = _side(patches)
+    if stride is None and side > 1 and side % 2 and height >= 16:
+        raise InputError(
+            f"the checkpoint has {side} x {side} patches: of {side * height} pixels, or overlapping ones as "
+            f"in Vim's files fine-tuned with stride {height // 2}, which VisionMamba does not build; where "
+            f"they do not overlap, say stride={height} to load_official"
+        )
+    if stride not in (None, height):
+        raise InputError(
+            f"stride {stride} is not the patch's {height} pixels; overlapping patches are not built"
+        )
     blocks = {int(match[1]) for name in state if (match := re.match(r"layers\.(\d+)\.", name))}
     sizes: dict[str, Any] = {
         "img_size": (side * height, side * width),
@@ -96,6 +111,7 @@ def load_official(
     num_classes: int | None = None,
     img_size: int | tuple[int, int] | None = None,
     class_position: Literal["front", "middle"] = "middle",
+    stride: int | None = None,
     **options: Any,
 ) -> VisionMamba:
     """A `VisionMamba` with the weights of Vim, Mamba-Reg or ShuffleMamba, from a file; nothing is downloaded.
@@ -105,19 +121,23 @@ def load_official(
         num_classes: of a new head, drawn at random, where it is not the checkpoint's number.
         img_size: of the images; positions are resized (bicubic). None is the checkpoint's, of square images.
         class_position: of a plain model, see `sizes_of`.
+        stride: of the patches, see `sizes_of`.
         options: further arguments of `VisionMamba`, such as `slws_rate=0.1` to fine-tune.
 
     Raises:
         InputError: a file that cannot be read, or weights of another architecture.
     """
     state = read_weights(path)
-    sizes = sizes_of(state, class_position)
+    sizes = sizes_of(state, class_position, stride)
+    grid = tuple(side // patch for side, patch in zip(sizes["img_size"], sizes["patch_size"], strict=True))
     if num_classes is not None:
         sizes["num_classes"] = num_classes
     if img_size is not None:
         sizes["img_size"] = img_size
     model = VisionMamba(**(sizes | options))
     fitted = checkpoint_filter_fn(state, model)
+    if grid != model.patch_embed.grid_size and fitted["pos_embed"] is state["pos_embed"]:
+        fitted = fitted | {"pos_embed": _resized(state["pos_embed"], grid, model)}
     wanted = model.state_dict()
     same = sizes["num_classes"] == len(state.get("head.weight", ()))
     fresh = set() if same else {"head.weight", "head.bias"}
@@ -143,14 +163,18 @@ def checkpoint_filter_fn(state: State, model: VisionMamba) -> State:
     positions = cleaned.get("pos_embed")
     if positions is None or positions.shape == model.pos_embed.shape:
         return cleaned
+    side = _side(positions.shape[1] - (0 if model.registers else 1))
+    cleaned["pos_embed"] = _resized(positions, (side, side), model)
+    return cleaned
+
+
+def _resized(positions: Tensor, old: tuple[int, ...], model: VisionMamba) -> Tensor:
+    """Positions of the grid `old` for the model's."""
+    rows, columns = old
     new = model.patch_embed.grid_size
     if model.registers:
-        side = _side(positions.shape[1])
-        cleaned["pos_embed"] = resize_positions(positions, (side, side), new)
-    else:
-        side = _side(positions.shape[1] - 1)
-        cleaned["pos_embed"] = resize_with_class(positions, (side, side), new, model.class_place)
-    return cleaned
+        return resize_positions(positions, (rows, columns), new)
+    return resize_with_class(positions, (rows, columns), new, model.class_place)
 
 
 def _side(patches: int) -> int:

@@ -1,7 +1,9 @@
 """The shuffle around one block, as two forward hooks that a deep copy or a pickle takes along."""
 
+import copy
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +40,7 @@ class BlockShuffle:
         share: of the rate, see `layer_probs`; None if it was not by one that `p` was set.
 
     Raises:
-        InputError: `p` outside [0, 1], or a generator that is none of the CPU.
+        InputError: `p` outside [0, 1], a generator that is none of the CPU, or streams that are no names.
     """
 
     def __init__(
@@ -54,12 +56,20 @@ class BlockShuffle:
             isinstance(generator, torch.Generator) and generator.device.type == "cpu"
         ):
             raise InputError(f"generator must be a torch.Generator of the CPU, or None, not {generator!r}")
+        if streams is not None and (
+            isinstance(streams, str)
+            or not isinstance(streams, Iterable)
+            or not all(isinstance(name, str) for name in streams)
+        ):
+            raise InputError(f"streams must be a list of names of a block's arguments, not {streams!r}")
         self.p, self.generator, self.per_sample = check_range("p", p, 0, 1), generator, per_sample
         self.share = share
         self.streams, self.always = None if streams is None else tuple(streams), always
         self.handles: list[Any] = []
         self.order: list[str] = []
-        self._drawn: tuple[Permutation, tuple[int, int]] | None = None
+        self.reached = False
+        # By thread: the replicas of DataParallel share this object.
+        self._drawn: dict[int, tuple[Permutation | None, tuple[int, int]]] = {}
 
     def attach(self, block: nn.Module) -> None:
         """Hook it around `block`."""
@@ -77,7 +87,7 @@ class BlockShuffle:
 
     def before(self, block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
         """The block's arguments on permuted tokens, or None to leave them."""
-        self._drawn = None
+        self.reached = True
         if self.p == 0 or not (block.training or self.always):
             return None
         inside = bool(args) and isinstance(args[0], Mapping)
@@ -94,21 +104,19 @@ class BlockShuffle:
         lead = leading(tuple(named[key] for key in keys))
         self._refuse_unknown(named, names, keys, lead[1])
         perm = draw_permutation(self.p, *lead, first.device, self.generator, self.per_sample)
+        self._drawn[threading.get_ident()] = perm, lead
         if perm is None:
             return None
         check_permutation(perm, lead)
-        self._drawn = perm, lead
         moved = {**named, **{key: permute_tokens(named[key], perm) for key in keys}}
         if inside:
-            return (moved, *args[1:]), kwargs
+            return (_refilled(args[0], moved), *args[1:]), kwargs
         return tuple(moved.pop(place) for place in range(len(args))), moved
 
     def after(self, block: nn.Module, args: tuple, output: Any) -> Any:
         """The block's output with its tokens in order again."""
-        if self._drawn is None:
-            return None
-        (perm, lead), self._drawn = self._drawn, None
-        return restore(output, perm, lead)
+        drawn = self._drawn.pop(threading.get_ident(), None)
+        return None if drawn is None else restore(output, *drawn)
 
     def _names(self, named: Mapping[Any, Any], inside: bool) -> dict[Any, str]:
         """What the block's `forward` calls each argument."""
@@ -129,18 +137,18 @@ class BlockShuffle:
         self, named: Mapping[Any, Any], names: dict[Any, str], keys: list[Any], tokens: int
     ) -> None:
         """Refuse a tensor of as many places as there are tokens, of which nobody said what it is."""
+        if self.streams is not None:
+            return
+        first = named[keys[0]]
         for key, name in names.items():
-            value = named[key]
-            if (
-                self.streams is None
-                and key not in keys
-                and isinstance(value, Tensor)
-                and tokens in value.shape
-            ):
-                raise InputError(
-                    f"a block was called with {name} of shape {tuple(value.shape)}, which may belong to its "
-                    f"{tokens} tokens; say by `streams` which arguments are tokens"
-                )
+            values = named[key] if isinstance(named[key], tuple | list) else [named[key]]
+            for value in values:
+                known = key in keys and value.shape == first.shape
+                if isinstance(value, Tensor) and tokens in value.shape and not known:
+                    raise InputError(
+                        f"a block was called with {name} of shape {tuple(value.shape)}, which may belong to "
+                        f"its {tokens} tokens; say by `streams` which arguments are tokens"
+                    )
 
     def _keys(self, block: nn.Module, named: Mapping[Any, Any], positional: int, inside: bool) -> list[Any]:
         """Where the streams are: places, keywords, or keys of the mapping."""
@@ -167,3 +175,13 @@ class BlockShuffle:
                 f"forward ({', '.join(inspect.signature(block.forward).parameters)}) by `streams`"
             )
         return keys
+
+
+def _refilled(given: Mapping[Any, Any], moved: dict[Any, Any]) -> Mapping[Any, Any]:
+    """A mapping of the same kind with other values."""
+    if type(given) is dict or not isinstance(given, MutableMapping):
+        return moved
+    made = copy.copy(given)
+    for key, value in moved.items():
+        made[key] = value
+    return made

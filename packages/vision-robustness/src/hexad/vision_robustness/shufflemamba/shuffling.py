@@ -119,13 +119,27 @@ def shuffle_restore(
     return restore(fn(*moved, **options), perm, lead)
 
 
-def restore(output: Any, perm: Permutation, lead: tuple[int, int]) -> Any:
-    """Every tensor of `output` that starts with (batch, tokens) back in the order from before `perm`."""
-    inverse = perm.argsort(-1)
+def restore(output: Any, perm: Permutation | None, lead: tuple[int, int]) -> Any:
+    """Every tensor of `output` that starts with (batch, tokens) back in the order from before `perm`.
+
+    Raises:
+        InputError: there is none, or another one of floats that has no such order: a block that pools,
+            merges or transposes tokens, or that gives attention maps. (Vectors and numbers pass.)
+    """
+    inverse, found = None if perm is None else perm.argsort(-1), 0
 
     def back(value: Any) -> Any:
+        nonlocal found
         if isinstance(value, Tensor):
-            return permute_tokens(value, inverse) if tuple(value.shape[:2]) == lead else value
+            if tuple(value.shape[:2]) == lead:
+                found += 1
+                return value if inverse is None else permute_tokens(value, inverse)
+            if value.ndim > 1 and value.is_floating_point():
+                raise InputError(
+                    f"a block gave a tensor of shape {tuple(value.shape)} for {lead[0]} samples of {lead[1]} "
+                    "tokens, whose order cannot be restored; leave it out of `layers`, or out of its outputs"
+                )
+            return value
         if isinstance(value, Mapping):
             pairs = {key: back(item) for key, item in value.items()}
             return pairs if type(value) is dict else type(value)(**pairs)  # transformers' ModelOutput
@@ -134,7 +148,13 @@ def restore(output: Any, perm: Permutation, lead: tuple[int, int]) -> Any:
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         return value
 
-    return back(output)
+    restored = back(output)
+    if not found:
+        raise InputError(
+            f"a block gave no tensor of ({lead[0]}, {lead[1]}, ...) in a tuple, list or mapping, so its "
+            "tokens cannot be put in order again"
+        )
+    return restored if perm is not None else output
 
 
 def check_permutation(perm: Permutation, lead: tuple[int, int]) -> None:

@@ -15,7 +15,7 @@ from hexad.vision_robustness.shufflemamba.checkpoints import checkpoint_filter_f
 from hexad.vision_robustness.shufflemamba.network import VisionMamba
 from hexad.vision_robustness.shufflemamba.recipe import MEAN, STD, Recipe
 from hexad.vision_robustness.shufflemamba.storage import Description, is_network, load_network
-from hexad.vision_robustness.shufflemamba.wrapping import apply_slws
+from hexad.vision_robustness.shufflemamba.wrapping import apply_slws, shuffled_blocks
 
 DEFAULT = "vim_slws_micro"
 
@@ -29,12 +29,14 @@ class Start:
         arguments: of the constructor.
         size: side of a picture in pixels.
         state: weights to start from, or none.
+        classes: that its head names; of others the head is drawn anew.
     """
 
     model: str
     arguments: dict[str, Any]
     size: int
     state: dict[str, Tensor] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
     def describe(self, classes: tuple[str, ...]) -> Description:
         """The network for these classes."""
@@ -42,16 +44,25 @@ class Start:
         return Description(self.model, self.arguments, list(classes), self.size, list(MEAN), list(STD), crop)
 
     def network(self, description: Description, recipe: Recipe) -> nn.Module | None:
-        """The network with the weights to start from and a fresh head, or None to draw all of them."""
+        """The network with the weights to start from, or None to draw all of them.
+
+        Raises:
+            InputError: weights that do not fit the network, beside those of the head.
+        """
         if not self.state:
             return None
         torch.manual_seed(recipe.seed)
         made = description.build(recipe.slws_rate, recipe.slws_schedule)
         state = checkpoint_filter_fn(self.state, made) if isinstance(made, VisionMamba) else self.state
         own = made.state_dict()
-        kept = {name: value for name, value in state.items() if _shape(own, name) == value.shape}
-        lost = [name for name in own if name not in kept and not name.startswith("head.")]
-        if lost and not self.model:
+        heads = _head_names(made)
+        fresh = heads if tuple(description.classes) != self.classes else set()
+        kept = {
+            name: value
+            for name, value in state.items()
+            if _shape(own, name) == value.shape and name not in fresh
+        }
+        if lost := [name for name in own if name not in kept and name not in heads]:
             raise InputError(
                 f"the weights do not fit: {lost[0]} is {_shape(state, lost[0])}, not {_shape(own, lost[0])}"
             )
@@ -88,7 +99,8 @@ def starting_point(
         network, known = load_network(weights)
         side = size or known.size
         sides = {"img_size": side} if "img_size" in known.arguments else {}
-        start = Start(known.model, known.arguments | rates | sides, side, network.state_dict())
+        arguments = known.arguments | rates | sides
+        start = Start(known.model, arguments, side, network.state_dict(), tuple(known.classes))
     else:
         state = read_weights(weights)
         sizes = sizes_of(state, class_position)
@@ -119,7 +131,18 @@ def _fresh(name: str, size: int | None, rates: dict[str, Any], recipe: Recipe) -
         apply_slws(network, 1.0, lambda place: 1.0).train()
         with torch.no_grad():
             network(torch.zeros(2, 3, side, side))
+        if not all(shuffle.reached for _, shuffle in shuffled_blocks(network)):
+            raise InputError(f"{name} does not call its blocks one by one, so they cannot be shuffled")
     return Start(name, arguments, side)
+
+
+def _head_names(network: nn.Module) -> set[str]:
+    """Names of the classifier's tensors."""
+    get: Any = getattr(network, "get_classifier", lambda: None)
+    classifier = get()
+    parts = classifier if isinstance(classifier, tuple | list) else (classifier,)
+    owned = {id(tensor) for part in parts if isinstance(part, nn.Module) for tensor in part.parameters()}
+    return {name for name, tensor in network.named_parameters() if id(tensor) in owned}
 
 
 def _shape(state: dict[str, Tensor], name: str) -> Any:

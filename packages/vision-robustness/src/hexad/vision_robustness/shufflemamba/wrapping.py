@@ -12,6 +12,9 @@ from hexad.core.validation import check_flag, check_range
 from hexad.vision_robustness.shufflemamba.hooks import BlockShuffle
 from hexad.vision_robustness.shufflemamba.shuffling import Schedule, layer_probs
 
+CAUSAL = ("mamba", "mamba2", "falcon_mamba", "jamba", "zamba", "zamba2", "gpt2", "llama")
+"""Kinds of transformers' models that are causal without a head that says so."""
+
 SEARCHED = (
     "blocks", "layers", "encoder.layers", "encoder.layer", "encoder.blocks", "backbone.layers",
     "backbone.blocks", "model.layers", "trunk.blocks", "vit.layers", "vit.encoder.layer",
@@ -114,7 +117,7 @@ def remove_slws(model: nn.Module) -> nn.Module:
     Raises:
         InputError: the model has none.
     """
-    shuffled = _shuffled(model)
+    shuffled = shuffled_blocks(model)
     if not shuffled:
         raise InputError(f"{type(model).__name__} has no SLWS to remove")
     for block, shuffle in shuffled:
@@ -135,7 +138,7 @@ def slws_rate(model: nn.Module, rate: float, schedule: Schedule | None = None) -
     Raises:
         InputError: the model has no SLWS, blocks wrapped by hand and no schedule, or a rate outside [0, 1].
     """
-    shuffles = [shuffle for _, shuffle in _shuffled(model)]
+    shuffles = [shuffle for _, shuffle in shuffled_blocks(model)]
     if not shuffles:
         raise InputError(f"{type(model).__name__} has no SLWS; call apply_slws first")
     before = [shuffle.p for shuffle in shuffles]
@@ -200,13 +203,36 @@ def find_blocks(model: nn.Module, layers: str | Iterable[nn.Module] | None = Non
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        raise InputError(
+            "hooks do not reach into a compiled model; give the model itself, and compile it afterwards"
+        )
     found = _found(model, layers)
+    for block in found:
+        if isinstance(block, nn.ModuleList | nn.ModuleDict):
+            raise InputError(
+                f"the blocks of {type(model).__name__} are lists of modules, which are never called; pass "
+                "the blocks in them as `layers`"
+            )
+        if _tokens_first(block):
+            raise InputError(
+                f"{type(block).__name__} takes (tokens, batch, width), and SLWS shuffles the second "
+                "dimension; make it with batch_first=True"
+            )
     if len({id(block) for block in found}) < len(found):
         raise InputError(
             f"a block stands twice among the blocks of {type(model).__name__}, and can have one probability "
             "only; leave it out of `layers` once"
         )
     return found
+
+
+def _tokens_first(block: nn.Module) -> bool:
+    """Whether a block of torch's own takes tokens before samples."""
+    layer = isinstance(block, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
+    place: Any = block.self_attn if layer else block
+    known = layer or isinstance(block, nn.RNNBase | nn.MultiheadAttention)
+    return known and not place.batch_first
 
 
 def _found(model: nn.Module, layers: str | Iterable[nn.Module] | None) -> list[nn.Module]:
@@ -239,14 +265,15 @@ def _blocks_at(model: nn.Module, name: str) -> list[nn.Module] | None:
     return list(found) if isinstance(found, nn.ModuleList | nn.Sequential) and len(found) else None
 
 
-def _shuffled(model: nn.Module) -> list[tuple[nn.Module, BlockShuffle]]:
+def shuffled_blocks(model: nn.Module) -> list[tuple[nn.Module, BlockShuffle]]:
+    """The blocks that SLWS is on, with what shuffles them."""
     pairs = [(module, getattr(module, "_slws", None)) for module in model.modules()]
     return [(module, shuffle) for module, shuffle in pairs if isinstance(shuffle, BlockShuffle)]
 
 
 def _check_unshuffled(blocks: Iterable[nn.Module]) -> None:
     for block in blocks:
-        if _shuffled(block):
+        if shuffled_blocks(block):
             raise InputError(
                 f"{type(block).__name__} has SLWS already; applied twice it would be shuffled twice: call "
                 "remove_slws first"
@@ -263,6 +290,8 @@ def _causal(model: nn.Module) -> str:
         return "config.is_decoder"
     if callable(generates) and generates():
         return "can_generate()"
+    if (kind := getattr(config, "model_type", "")) in CAUSAL:
+        return f"its kind, {kind}"
     if hasattr(model, "lm_head"):
         return "it has an lm_head"
     return ""
