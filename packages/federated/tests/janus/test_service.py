@@ -246,7 +246,8 @@ def test_killed_clients_and_servers_leave_rounds_right_or_without_a_sum(tmp_path
         return processes.start(
             f"{name}-{number}", "take-part", f"{name}-{number}.npz", "-s", "session.json",
             "-k", f"{name}.key.json", "-r", number, "-w", NAMES.index(name) + 1,
-            "--s0", address["s0"], "--s1", s1 or address["s1"], "-o", f"mean-{name}-{number}.npz", "--timeout", 150,
+            "--s0", address["s0"], "--s1", s1 or address["s1"],
+            "-o", f"mean-{name}-{number}.npz", "--timeout", 150,
         )  # fmt: skip
 
     def status(name):

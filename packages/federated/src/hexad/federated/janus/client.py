@@ -156,7 +156,8 @@ class JanusClient:
         """Check both servers' replies against each other and take the sum from them.
 
         Args:
-            from_s0, from_s1: the replies.
+            from_s0: the reply of S_0.
+            from_s1: the reply of S_1.
             round_number: the round that is due; a reply of another is refused.
             model: digest of the client's own model, as in `protect`.
 
