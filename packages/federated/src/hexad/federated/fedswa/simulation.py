@@ -122,8 +122,9 @@ class Run:
     failures: list[str]
 
     def accuracy(self, last: int = 4) -> float:
-        """Mean accuracy of the last tests: one round's alone is noisy where few clients take part."""
-        return float(np.mean([row["accuracy"] for row in self.history[-last:]]))
+        """Mean accuracy of the last tests after the first round: one alone is noisy where few take part."""
+        trained = [row for row in self.history if row["round"]] or self.history
+        return float(np.mean([row["accuracy"] for row in trained[-last:]]))
 
 
 def simulate(
