@@ -1,15 +1,10 @@
 """The study at its tiny preset, from the command line, and the defects that it is measured on."""
 
-import contextlib
-import io
 import itertools
-import json
-import sys
 
 import numpy as np
 import pytest
 
-from hexad.core.cli import main
 from hexad.vision_robustness.costfilter_ad.study_data import (
     QUARTERS,
     Config,
@@ -22,15 +17,8 @@ from hexad.vision_robustness.costfilter_ad.textures import packaged
 
 
 @pytest.fixture(scope="module")
-def proof(tmp_path_factory):
-    """What `hexad prove costfilter-ad --preset tiny --json` prints."""
-    out = tmp_path_factory.mktemp("results")
-    arguments = ["prove", "costfilter-ad", "--preset", "tiny", "--json", "--out", str(out)]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
-        patch.setattr(sys, "argv", ["hexad", *arguments])
-        with contextlib.suppress(SystemExit):
-            main()
-    return json.loads(printed.getvalue()), out
+def proof(proof_of):
+    return proof_of("costfilter-ad")
 
 
 def test_the_tiny_study_measures_every_arm_and_judges_nothing(proof):

@@ -1,8 +1,5 @@
 """The study at its tiny preset, from the command line, and the corruptions it compares with."""
 
-import contextlib
-import io
-import json
 import sys
 
 import numpy as np
@@ -17,16 +14,8 @@ from hexad.vision_robustness.laion_c.common_corruptions import COMMON, corrupt_c
 
 
 @pytest.fixture(scope="module")
-def proof(tmp_path_factory):
-    """What `hexad prove laion-c --preset tiny --json` prints."""
-    out = tmp_path_factory.mktemp("results")
-    arguments = ["prove", "laion-c", "--preset", "tiny", "--json", "--out", str(out)]
-    # In this process, which has torch and timm loaded already.
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
-        patch.setattr(sys, "argv", ["hexad", *arguments])
-        with contextlib.suppress(SystemExit):
-            main()
-    return json.loads(printed.getvalue()), out
+def proof(proof_of):
+    return proof_of("laion-c")
 
 
 def test_the_tiny_study_measures_both_arms_and_its_claims_hold(proof):

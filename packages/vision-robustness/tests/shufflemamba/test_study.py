@@ -1,15 +1,9 @@
 """The study at its tiny preset, from the command line, and what its arms are."""
 
-import contextlib
-import io
-import json
-import sys
-
 import numpy as np
 import pytest
 import torch
 
-from hexad.core.cli import main
 from hexad.vision_robustness.shufflemamba.digits import load_digits, split_digits
 from hexad.vision_robustness.shufflemamba.study_training import (
     WAYS,
@@ -24,15 +18,8 @@ SMALL = Config(dim=16, depth=3, states=2)
 
 
 @pytest.fixture(scope="module")
-def proof(tmp_path_factory):
-    """What `hexad prove shufflemamba --preset tiny --json` prints."""
-    out = tmp_path_factory.mktemp("results")
-    arguments = ["prove", "shufflemamba", "--preset", "tiny", "--json", "--out", str(out)]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
-        patch.setattr(sys, "argv", ["hexad", *arguments])
-        with contextlib.suppress(SystemExit):
-            main()
-    return json.loads(printed.getvalue()), out
+def proof(proof_of):
+    return proof_of("shufflemamba")
 
 
 def test_the_tiny_study_measures_every_arm(proof):
