@@ -20,6 +20,9 @@ TESTS = 4
 
 QUADRATIC_CLIENTS, DIMENSIONS = 20, 6
 
+RADIUS = 0.5
+"""Of the flatness probe: a tenth moved the loss by a thousandth, in either direction."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -115,4 +118,4 @@ def _measure_run(
     with torch.no_grad():
         yield Measurement("train_loss", float(loss(model)), case)
     yield Measurement("eigenvalue", top_hessian_eigenvalue(model, loss), case)
-    yield Measurement("rise", flatness(model, loss, draws=config.draws), case)
+    yield Measurement("rise", flatness(model, loss, radius=RADIUS, draws=config.draws), case)

@@ -64,6 +64,7 @@ def bias(results: Results) -> "Figure | None":
         if points and arm != "fedavg-equal":  # the same as FedAvg: these clients weigh alike
             axis.plot(*zip(*points, strict=True), marker="o", color=colour, label=arm)
     axis.set_yscale("log")
+    axis.set_xticks(results.config.participants)
     axis.set_xlabel("clients in a round, of 20")
     axis.set_ylabel("distance to the optimum")
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -86,7 +87,6 @@ def sharpness(results: Results) -> "Figure | None":
             drawn = True
     if not drawn:
         return None
-    axis.set_xscale("log")
     axis.set_xlabel("largest eigenvalue of the training loss's Hessian")
     axis.set_ylabel("test accuracy [%]")
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
