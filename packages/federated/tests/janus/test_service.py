@@ -156,6 +156,17 @@ def test_a_server_that_nobody_reached_does_not_hold_the_other_up(pair, monkeypat
     assert (session.s0.round, session.s1.round) == (1, 1)
 
 
+def test_a_message_whose_answer_was_lost_may_be_sent_again_and_another_may_not(pair):
+    session, both = pair()
+    client, values = session.clients["a"], updates()["a"]
+    sent = client.protect(values, 1, 1)
+    post = both.addresses[0] + "/message"
+    assert [fetch(post, sent.to_s0)[0] for _ in range(2)] == [200, 200]
+    session.s0.listing()
+    assert fetch(post, sent.to_s0)[0] == 200
+    assert fetch(post, client.protect(values, 1, 1).to_s0)[0] == 409
+
+
 def test_bad_requests_are_refused_in_a_line(pair):
     session, both = pair()
     address = both.addresses[0]

@@ -51,9 +51,6 @@ def take_part(
                 return answer
             if code not in (0, NOT_YET, 502, 503, 504):
                 reason = answer.decode(errors="replace").strip() or f"status {code}"
-                # A message that arrived, and whose answer did not, is there at the second try.
-                if body is not None and "has sent its message" in reason:
-                    return answer
                 raise ProtocolError("round", f"S_{role} refuses: {reason}")
             if time.monotonic() > end:
                 what = "does not answer" if code == 0 else "has no sum yet"

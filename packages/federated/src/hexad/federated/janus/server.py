@@ -174,9 +174,9 @@ class JanusServer:
         return name
 
     def holds(self, message: bytes) -> bool:
-        """Whether this very message was taken into the round."""
+        """Whether this very message was taken into the current round, in whatever phase that is."""
         name = read_header(message)[0].sender
-        return name in self._entries and self._store.read(f"{name}.message") == message
+        return name in self._store.names() and self._store.read(f"{name}.message") == message
 
     def heard(self) -> list[str]:
         """The names of the clients whose messages the round has."""

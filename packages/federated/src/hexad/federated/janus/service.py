@@ -72,6 +72,8 @@ class Service:
     def message(self, body: bytes) -> tuple[int, bytes]:
         """A client's message."""
         with self._lock:
+            if self.server.holds(body):
+                return READY, b"taken\n"  # its answer was lost, and the client asks again
             before = self.server.round
             self.server.roster = SessionFile.load(self._session).roster
             name = self.server.submit(body, begin=True)
