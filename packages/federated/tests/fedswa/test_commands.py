@@ -169,8 +169,8 @@ def test_the_app_is_written_and_has_the_simulation_s_defaults(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_written_app_runs_on_ray(tmp_path, monkeypatch):
-    """Flower's simulation with Ray: contexts last, so FedMoSWA's variates do."""
+def test_variates_last_on_ray(tmp_path, monkeypatch):
+    """Flower's simulation with Ray: a client keeps its variate, whichever worker it runs on."""
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
