@@ -1,6 +1,7 @@
 """The protocol: exact sums, dropouts, several rounds, and everything that must be refused."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -498,3 +499,8 @@ def test_bad_calls_of_a_client_are_refused(session, updates):
     ):
         with pytest.raises(InputError, match=words):
             client.protect(update, weight, number)
+
+
+def test_errors_keep_their_check_between_processes():
+    error = pickle.loads(pickle.dumps(VerificationError("opening", "no")))
+    assert (type(error), error.check, str(error), error.exit_code) == (VerificationError, "opening", "no", 2)

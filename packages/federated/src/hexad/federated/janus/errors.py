@@ -36,6 +36,10 @@ class ProtocolError(HexadError):
         super().__init__(message)
         self.check: Check = check
 
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Pickled with both arguments, as a worker's error is."""
+        return type(self), (self.check, str(self))
+
 
 class VerificationError(ProtocolError):
     """The two servers' replies do not prove a sum: the client keeps its model and uses neither of them."""

@@ -1,7 +1,7 @@
 """ristretto255 (RFC 9496) by libsodium, through rbcl: every multiplication takes the same time.
 
 A sum of many products is made one product at a time, without buckets, whose sizes would depend on secrets.
-That is about a hundred times slower than secp256k1's buckets.
+That is many times slower than secp256k1's buckets: 15 times for 1000 numbers, and more for longer vectors.
 """
 
 import hashlib

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import polars as pl
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from hexad.core.plots import COLOURS, new_figure
 from hexad.core.studies import Results
@@ -35,6 +36,10 @@ def _draw(axis: "Axes", rows: pl.DataFrame, metric: str, along: str) -> None:
         axis.plot(means[along].to_list(), means["value"].to_list(), "o-", color=colour, label=title)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    places = sorted(rows[along].unique().to_list())
+    axis.xaxis.set_major_locator(FixedLocator(places))
+    axis.xaxis.set_major_formatter(FixedFormatter([f"{place:,}" for place in places]))
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def by_clients(results: Results) -> "Figure | None":
@@ -83,7 +88,7 @@ def tampering(results: Results) -> "Figure | None":
         mine = rows.filter(pl.col("arm") == arm).group_by("case").agg(pl.col("value").mean())
         shares = dict(mine.iter_rows())
         axis.barh(
-            [k + 0.27 * (1 - place) for k in range(len(names))],
+            [k + 0.27 * (place - 1) for k in range(len(names))],
             [shares.get(name, 0.0) for name in names],
             height=0.25,
             color=COLOURS[place],
