@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hexad.core.files import cache_folder
 from hexad.core.methods import methods
-from hexad.kernels.native import cache_folder
 
 ROOT = Path(__file__).parent.parent
 READMES = [
@@ -33,7 +33,7 @@ def test_the_python_of_a_page_runs_as_it_stands(page, tmp_path):
     """All blocks of a page run in order in one empty folder, as a reader pastes them."""
     code = "\n".join(BLOCK.findall(page.read_text()))
     # A home of its own, but the user's native code, which takes many seconds to build for every page.
-    kept = {"HEXAD_CACHE": str(cache_folder().parent)}
+    kept = {"HEXAD_CACHE": str(cache_folder("native").parent)}
     environment = {**os.environ, **kept, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hexad.core.files import cache_folder
 from hexad.kernels import native
 from hexad.kernels.native import NativeLibrary
 
@@ -285,20 +286,20 @@ def test_library_without_a_declared_function(folder: Path) -> None:
 
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HEXAD_CACHE", str(tmp_path / "own"))
-    assert native.cache_folder() == tmp_path / "own" / "native"
+    assert cache_folder(native.CACHE) == tmp_path / "own" / "native"
     monkeypatch.delenv("HEXAD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert native.cache_folder() == tmp_path / "xdg" / "hexad" / "native"
+    assert cache_folder(native.CACHE) == tmp_path / "xdg" / "hexad" / "native"
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HEXAD_CACHE", "")  # empty is not given
     for ignored in ("", "relative/folder"):
         monkeypatch.setenv("XDG_CACHE_HOME", ignored)
-        assert native.cache_folder() == tmp_path / ".cache" / "hexad" / "native"
+        assert cache_folder(native.CACHE) == tmp_path / ".cache" / "hexad" / "native"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert native.cache_folder() == tmp_path / ".cache" / "hexad" / "native"
+    assert cache_folder(native.CACHE) == tmp_path / ".cache" / "hexad" / "native"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEXAD_CACHE", "here")
-    assert native.cache_folder() == tmp_path / "here" / "native"
+    assert cache_folder(native.CACHE) == tmp_path / "here" / "native"
 
 
 def test_without_a_home_there_is_a_reason_and_no_crash(

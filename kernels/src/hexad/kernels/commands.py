@@ -40,11 +40,12 @@ def info(as_json: Json = False) -> None:
     Where native code is not built yet, this builds it (a few seconds). Environment: HEXAD_NATIVE=0 switches
     native code off, CXX names the C++ compiler to try first, HEXAD_CACHE the folder for what is built.
     """
-    from hexad.kernels.native import cache_folder
+    from hexad.core.files import cache_folder
+    from hexad.kernels.native import CACHE
 
     found: dict[str, Any] = {"cache": None, "operations": {}}
     with suppress(InputError):  # no home: the operation's own reason says so
-        found["cache"] = str(cache_folder())
+        found["cache"] = str(cache_folder(CACHE))
     for name, module in OPERATIONS.items():
         operation = import_module(module)
         found["operations"][name] = {

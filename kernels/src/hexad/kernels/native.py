@@ -37,8 +37,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hexad.core.errors import InputError
+from hexad.core.files import cache_folder
 
 logger = logging.getLogger("hexad.kernels")
+
+CACHE = "native"
+"""Part of the cache that built libraries have, see `hexad.core.files.cache_folder`."""
 
 # No -ffast-math: it would let the compiler assume that there is no NaN. These two allow the reordering that
 # matters (vector square roots, speculated arithmetic) and change no result.
@@ -130,7 +134,7 @@ class NativeLibrary:
         """The built library in the cache, building it if it is not there."""
         key = self._key(compiler)
         try:
-            folder = cache_folder()
+            folder = cache_folder(CACHE)
         except InputError as error:
             raise _UnavailableError(str(error)) from None
         found = _sound_file(folder, f"{self._name}-{key}")
@@ -217,26 +221,6 @@ class NativeLibrary:
         except (OSError, AttributeError) as error:
             raise _UnavailableError(f"{path} cannot be opened ({error})") from None
         return library
-
-
-def cache_folder() -> Path:
-    """Where built libraries lie: one folder a user.
-
-    Raises:
-        InputError: nothing says where the user's home is.
-    """
-    own, cache = os.environ.get("HEXAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    try:
-        if own:
-            # Absolute, so that code is never loaded out of whatever folder a process happens to stand in.
-            return Path(own).expanduser().absolute() / "native"
-        # A relative one is to be ignored (XDG base directory specification).
-        home = Path(cache) if cache and os.path.isabs(cache) else Path("~").expanduser() / ".cache"
-        return home / "hexad" / "native"
-    except RuntimeError:
-        raise InputError(
-            "there is no home folder to keep native code in; set HEXAD_CACHE to a private folder"
-        ) from None
 
 
 def _compilers() -> list[_Compiler]:

@@ -86,3 +86,25 @@ def writable_file(path: str | os.PathLike[str], what: str = "output") -> Path:
         raise InputError(f"{what} {file} is a folder; name a file")
     writable_folder(file.parent, f"folder of {what}")
     return file
+
+
+def cache_folder(part: str) -> Path:
+    """Where what can be made again is kept: `$HEXAD_CACHE/<part>`, else a folder of the user's cache.
+
+    That is `$XDG_CACHE_HOME/hexad/<part>`, else `~/.cache/hexad/<part>`. It is not made here.
+
+    Raises:
+        InputError: nothing says where the user's home is.
+    """
+    own, cache = os.environ.get("HEXAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            # Absolute, so that nothing is loaded out of whatever folder a process happens to stand in.
+            return Path(own).expanduser().absolute() / part
+        # A relative one is to be ignored (XDG base directory specification).
+        home = Path(cache) if cache and os.path.isabs(cache) else Path("~").expanduser() / ".cache"
+    except RuntimeError:
+        raise InputError(
+            f"there is no home folder to keep {part} in; set HEXAD_CACHE to a private folder"
+        ) from None
+    return home / "hexad" / part

@@ -7,7 +7,6 @@ checked: its hash, and one of its points, drawn at random, by making it again.
 """
 
 import hashlib
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from hexad.core.errors import InputError
-from hexad.core.files import atomic_open, writable_folder
+from hexad.core.files import atomic_open, cache_folder, writable_folder
 from hexad.federated.janus.groups import Group
 
 BLOCK = 8192
@@ -25,22 +23,6 @@ BLOCK = 8192
 LABEL = "hexad/janus/v1"
 
 _tables: dict[tuple[str, str], UInt8[np.ndarray, "n row_size"]] = {}
-
-
-def cache_folder() -> Path:
-    """Where generators lie.
-
-    Raises:
-        InputError: nothing says where the user's home is.
-    """
-    own, cache = os.environ.get("HEXAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    try:
-        if own:
-            return Path(own).expanduser().absolute() / "janus"
-        home = Path(cache) if cache and os.path.isabs(cache) else Path("~").expanduser() / ".cache"
-    except RuntimeError:
-        raise InputError("there is no home folder to keep generators in; set HEXAD_CACHE") from None
-    return home / "hexad" / "janus"
 
 
 def message_prefix(label: str) -> bytes:
@@ -57,7 +39,7 @@ def blinding_generator(group: Group, label: str) -> bytes:
 
 def _block_file(group: Group, label: str, block: int) -> Path:
     key = hashlib.sha256(f"{group.library}\n{group.name}\n{label}".encode()).hexdigest()[:16]
-    return cache_folder() / f"{group.name}-{key}-{block:05}.points"
+    return cache_folder("janus") / f"{group.name}-{key}-{block:05}.points"
 
 
 def _read_block(path: Path, group: Group, label: str, block: int) -> UInt8[np.ndarray, "n row_size"] | None:

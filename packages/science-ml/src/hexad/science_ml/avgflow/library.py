@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -13,21 +12,12 @@ import numpy as np
 from rdkit import rdBase
 
 from hexad.core.errors import InputError
-from hexad.core.files import atomic_path, writable_folder
+from hexad.core.files import atomic_path, cache_folder, writable_folder
 from hexad.core.validation import check_range
 from hexad.science_ml.avgflow.ensembles import EmbedConfig, Ensemble, make_ensemble, packaged_smiles
 
 PART = 50
 """Molecules in a file of the cache: what an interrupted run may lose."""
-
-
-def cache_folder() -> Path:
-    """`$HEXAD_CACHE/avgflow`, else `$XDG_CACHE_HOME/hexad/avgflow`, else `~/.cache/hexad/avgflow`."""
-    if "HEXAD_CACHE" in os.environ:
-        return Path(os.environ["HEXAD_CACHE"]).expanduser() / "avgflow"
-    if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"]) / "hexad" / "avgflow"
-    return Path("~").expanduser() / ".cache" / "hexad" / "avgflow"
 
 
 def load_ensembles(
@@ -47,7 +37,7 @@ def load_ensembles(
         count: of the first molecules of `packaged_smiles`; None for all 2 114.
         config: how they are made; another one has files of its own.
         processes: that make them.
-        folder: of the cache; default `cache_folder()`.
+        folder: of the cache; default `hexad.core.files.cache_folder("avgflow")`.
         progress: called as `progress(fraction, "350 molecules")` while some are made.
 
     Raises:
@@ -58,7 +48,7 @@ def load_ensembles(
     check_range("count", count, 1)
     check_range("processes", processes, 1)
     smiles = smiles[:count]
-    home = writable_folder(folder or cache_folder(), "cache")
+    home = writable_folder(folder or cache_folder("avgflow"), "cache")
     key = hashlib.sha256(json.dumps([asdict(config), rdBase.rdkitVersion]).encode()).hexdigest()[:12]
     # The number of molecules is in the name, so that a last part that was cut short is not taken for a whole.
     parts = [(start, smiles[start : start + PART]) for start in range(0, count, PART)]
