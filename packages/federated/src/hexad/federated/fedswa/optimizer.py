@@ -98,7 +98,8 @@ class CyclicSGD(torch.optim.Optimizer):
         if unknown:
             raise InputError(
                 f"the correction has {unknown[:3]}, which the model does not train; pass "
-                "parameters=[name for name, _ in model.named_parameters()] to the strategy"
+                "parameters=[name for name, _ in model.named_parameters(remove_duplicate=False)] to "
+                "the strategy"
             )
         wanted = {name: tensor for name, tensor in correction.items() if name in self._named}
         moved = {name: tensor.detach().to(self._named[name]) for name, tensor in wanted.items()}

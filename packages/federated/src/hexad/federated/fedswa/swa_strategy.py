@@ -100,6 +100,7 @@ class FedSWA(FedAvg):
     def _forget(self) -> None:
         """Begin anew."""
         self._resumed = self._clients = 0
+        self._renamed = False
         self._theta: dict[str, np.ndarray] = {}
         self._parameters: list[str] = []
         self._variate: dict[str, np.ndarray] = {}
@@ -197,6 +198,8 @@ class FedSWA(FedAvg):
         size = max(int(connected * self.fraction_train), self.min_train_nodes)
         chosen, connected_ids = sample_nodes(grid, self.min_available_nodes, size)
         self._clients = len(connected_ids)
+        # After a restart nodes may have other ids, and what was counted of each is unknown.
+        self._renamed = bool(self._counted) and not self._counted.keys() & set(connected_ids)
         if self.options.seed is None:
             return chosen
         return random.Random(f"{self.options.seed}-{number}").sample(sorted(connected_ids), size)
@@ -248,7 +251,8 @@ class FedSWA(FedAvg):
 
     def _for_node(self, node: int) -> dict[str, Any]:
         """What one client is told of its control variate: nodes that are new may know of rounds before."""
-        return {"variate-rule": self.rule, "counted-round": self._counted.get(node, self._resumed)}
+        unknown = self._resumed if self._renamed else 0
+        return {"variate-rule": self.rule, "counted-round": self._counted.get(node, unknown)}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
