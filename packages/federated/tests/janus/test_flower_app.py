@@ -364,10 +364,24 @@ def test_an_app_without_the_mod_is_left_out_and_told(federation):
     assert result.train_metrics_clientapp[1]["participants"] == 0
 
 
-def test_the_mod_leaves_messages_of_other_strategies_alone(federation):
+def test_s0_cannot_ask_for_training_without_janus(federation):
     grid = InProcessGrid(federation.app, [federation.node(name) for name in CLIENTS])
-    result = FedAvg(fraction_evaluate=0.0).start(grid, ArrayRecord(START), num_rounds=1)
-    np.testing.assert_allclose(result.arrays.to_numpy_ndarrays()[1], expected_step())
+    content = {"arrays": ArrayRecord(START), "config": ConfigRecord({"lr": 1.0})}
+    for kind in ("train", "train.default", "evaluate", "evaluate.default"):
+        (reply,) = grid.send_and_receive([Message(RecordDict(dict(content)), 2, kind)])
+        assert "was asked for without Janus" in reply.error.reason
+    janus = {**content, "janus": ConfigRecord({"round": 1})}
+    (reply,) = grid.send_and_receive([Message(RecordDict(janus), 2, "train.default")])
+    assert "was asked for without Janus" in reply.error.reason
+
+
+def test_evaluations_that_return_arrays_are_refused(federation):
+    app = add_janus(ClientApp(mods=[janus_mod]))
+    app.evaluate()(lambda message, context: Message(message.content, reply_to=message))
+    grid = InProcessGrid(app, [federation.node(name) for name in CLIENTS])
+    content = {"arrays": ArrayRecord(START), "janus": ConfigRecord({"round": 1})}
+    (reply,) = grid.send_and_receive([Message(RecordDict(content), 2, "evaluate")])
+    assert "returned arrays, which S_0 could read" in reply.error.reason
 
 
 def test_in_a_simulation_paths_name_the_partition(federation):

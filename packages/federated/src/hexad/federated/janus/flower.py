@@ -145,19 +145,22 @@ def janus_mod(message: Message, context: Context, call_next: CallNext) -> Messag
     """Give the app the client's own model, and send what it trained masked and sealed.
 
     Args:
-        message: "train" or "evaluate"; others pass.
+        message: "train" or "evaluate" of Janus; Janus's own actions and queries pass.
         context: of the node.
         call_next: the app.
 
     Raises:
-        InputError: the app's reply has no arrays or no `num-examples`; see also `JanusClient.protect`.
+        InputError: training or an evaluation that is not asked for by Janus, whose reply S_0 could read; the
+            app's reply has no arrays or no `num-examples`; see also `JanusClient.protect`.
     """
     category = message.metadata.message_type
-    if (
-        category not in (MessageType.TRAIN, MessageType.EVALUATE)
-        or RECORD not in message.content.config_records
-    ):
+    kind, _, action = category.partition(".")
+    if kind not in (MessageType.TRAIN, MessageType.EVALUATE) or action.startswith("janus_"):
         return call_next(message, context)
+    if action or not message.has_content() or RECORD not in message.content.config_records:
+        raise InputError(
+            f"{category!r} was asked for without Janus, so S_0 could read the reply; it is refused"
+        )
     node, order = Node(context), _order(message)
     del message.content[RECORD]
     # A first model comes from S_0 and is public; later ones never do.
@@ -171,7 +174,11 @@ def janus_mod(message: Message, context: Context, call_next: CallNext) -> Messag
         )
     message.content["arrays"] = ArrayRecord(dict(model))
     reply = call_next(message, context)
-    if category == MessageType.EVALUATE or not reply.has_content():
+    if not reply.has_content():
+        return reply
+    if category == MessageType.EVALUATE:
+        if reply.content.array_records:
+            raise InputError("the evaluate function returned arrays, which S_0 could read; return metrics")
         return reply
     arrays, examples = _trained(reply)
     update = difference(arrays.to_numpy_ndarrays(), model.to_numpy_ndarrays())
