@@ -574,3 +574,16 @@ def test_streams_are_a_list_of_names():
     for streams in (3, "x", [1]):
         with pytest.raises(InputError, match="streams must be a list of names"):
             apply_slws(Stack(), streams=streams)
+
+
+def test_a_call_that_failed_leaves_nothing_behind():
+    def forward(self, x):
+        if self.training:
+            raise MemoryError
+        return x
+
+    block = make(forward)
+    torch.manual_seed(0)
+    with pytest.raises(MemoryError):
+        block(IDS)
+    assert torch.equal(block.eval()(IDS), IDS)

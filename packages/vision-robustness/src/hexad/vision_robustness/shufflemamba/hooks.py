@@ -88,6 +88,7 @@ class BlockShuffle:
     def before(self, block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
         """The block's arguments on permuted tokens, or None to leave them."""
         self.reached = True
+        self._drawn.pop(threading.get_ident(), None)  # of a call that failed on its way
         if self.p == 0 or not (block.training or self.always):
             return None
         inside = bool(args) and isinstance(args[0], Mapping)
