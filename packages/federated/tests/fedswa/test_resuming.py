@@ -186,6 +186,36 @@ def test_an_interrupted_run_ends_with_the_same_bits(federation, tmp_path, kind):
     np.testing.assert_array_equal(numpy_of(again.arrays)["0.weight"], numpy_of(whole.arrays)["0.weight"])
 
 
+@pytest.mark.parametrize("kind", [FedMoSWA, Scaffold])
+def test_replies_that_were_lost_stay_lost_after_a_resume(federation, tmp_path, kind):
+    def play(rounds, folder):
+        strategy = kind(
+            lr=0.1, local_steps=2, fraction_train=0.5, seed=5, checkpoints=folder / "server", **SILENT
+        )
+        # What clients 2 and 4 send until round 3 never arrives; they have worked and remember it.
+        grid = federation(
+            make_linear,
+            folder=folder / "clients",
+            loses_reply=lambda reply: reply.metadata.src_node_id % 2 == 0 and strategy.hears < 4,
+        )
+        configure = strategy.configure_train
+
+        def count(number, *more):
+            strategy.hears = number + strategy._resumed
+            return configure(number, *more)
+
+        strategy.configure_train = count
+        result = strategy.start(grid, ArrayRecord(make_linear().state_dict()), num_rounds=rounds)
+        return numpy_of(result.arrays), strategy.m
+
+    whole, m = play(8, tmp_path / "whole")
+    play(3, tmp_path / "parts")
+    rest, other = play(8, tmp_path / "parts")
+    for name in whole:
+        np.testing.assert_array_equal(rest[name], whole[name])
+        np.testing.assert_array_equal(other[name], m[name])
+
+
 def test_a_server_that_went_back_a_round_takes_the_clients_back_too(federation, tmp_path):
     def play(rounds, folder):
         strategy = Scaffold(lr=0.1, local_steps=2, checkpoints=folder / "server", **SILENT)

@@ -292,8 +292,8 @@ class FedSWA(FedAvg):
         return to_record(theta), self.train_metrics_aggr_fn(reported, key)
 
     def _next_variate(self, update: dict[str, np.ndarray], participants: int) -> dict[str, np.ndarray]:
-        """The server's control variate after a round; strategies that have one say how."""
-        raise NotImplementedError
+        """The server's control variate after a round: FedSWA has none, which stays as it is."""
+        return self._variate
 
     def _counting(self, replies: list[Message]) -> list[Message]:
         """The replies that can be averaged."""
