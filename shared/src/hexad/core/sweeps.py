@@ -34,5 +34,8 @@ def run_sweep(sweep: Study, metric: str) -> None:
         watcher.begin(sweep)
         proof = run_study(sweep, "full", out=out, workers=min(2, os.cpu_count() or 1), watch=watcher.watch)
     found = proof.records.filter(pl.col("metric") == metric).sort("case")
-    with pl.Config(tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True):
+    # Whatever the terminal, no column is left out.
+    with pl.Config(
+        tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, tbl_cols=-1, tbl_width_chars=1000
+    ):
         print(found.pivot("case", index="arm", values="value"))
