@@ -29,6 +29,8 @@ STUDY = Study(
 
 def test_a_sweep_prints_each_arm_at_each_rate(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["sweep", str(tmp_path)])
+    # One worker, thus in this process: others cannot import a test.
+    monkeypatch.setattr("hexad.core.sweeps.os.cpu_count", lambda: 1)
     sweep = sweep_of(STUDY, Config((0.5, 3.0)))
     assert (sweep.name, sweep.claims, sweep.figures) == ("toy-sweep", (), ())
     run_sweep(sweep, "loss")
