@@ -82,7 +82,7 @@ def test_a_wheel_works_alone(package, dist, locked, tmp_path):
     }
     others = {f"hexad-{other}" for other in DOMAINS if other != domain}
     assert not installed & others
-    if package in ("hexad-core", "hexad-generative-3d", "hexad-rl-graph"):
+    if package in ("hexad-core", "hexad-generative-3d"):
         assert "torch" not in installed
     for method in listed:
         if method["has_commands"]:
