@@ -76,7 +76,7 @@ def test_simulate_leaves_a_report_and_goes_on(tmp_path, capsys):
         (["--gamma", "2"], "gamma is 2.0"),
         (["--local-steps", "0"], "local_steps is 0"),
         (["--clients", "1"], "clients is 1"),
-        (["--clients", "4001"], "for 4001 clients"),
+        (["--clients", "4001"], "4001 clients for 4000 examples"),
         (["--partition", "even"], "unknown partition 'even'"),
         (["--alpha", "0"], "alpha is 0.0"),
         (["--strategy", "fedsam", "--sam-radius", "0"], "fedsam needs a sam_radius"),
@@ -144,8 +144,8 @@ def test_the_partition_is_counted():
 def test_a_run_whose_clients_all_fail_says_why():
     # 1e20 overflows at once: the client's own error is what the user must see.
     with (
-        pytest.warns(UserWarning, match="no valid reply"),
-        pytest.raises(InputError, match=r"every client failed; the first said: .*loss is"),
+        pytest.warns(UserWarning, match="round 2 has no valid reply, 4 failed; the first: .*loss is"),
+        pytest.raises(InputError, match=r"round 3 has no valid reply, 4 failed; the first: .*loss is"),
     ):
         simulate(replace(PLAN, lr=1e20))
 

@@ -243,9 +243,9 @@ def test_option_one_is_the_gradient_of_all_data_whatever_the_batches():
 def test_other_optimizers_break_the_identity_and_are_refused():
     config, loader = LocalConfig(0.01, 4), make_loader()
     for make in (
-        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
-        lambda p: torch.optim.Adam(p, 0.1),
-        lambda p: torch.optim.AdamW(p, 0.1),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-3),
+        lambda p: torch.optim.Adam(p, 0.1, weight_decay=1e-3),
+        lambda p: torch.optim.AdamW(p, 0.1, weight_decay=1e-3),
     ):
         model = make_model()
         correction = random_like(model, 1)

@@ -49,7 +49,7 @@ def test_pathological_clients_have_few_classes():
     ("arguments", "message"),
     [
         ({"clients": 0}, "clients is 0"),
-        ({"clients": 3000}, "for 3000 clients"),
+        ({"clients": 3000}, "3000 clients for 2000 examples"),
         ({"kind": "shards"}, "unknown partition 'shards'"),
         ({"alpha": 0.0}, "alpha is 0"),
         ({"smallest": 99}, "cannot be shared out so"),

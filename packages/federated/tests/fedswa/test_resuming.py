@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 
 from hexad.core.errors import InputError
 from hexad.federated.fedswa import ControlVariates, FedMoSWA, FedSWA, Scaffold, control_variate_mod
-from hexad.federated.fedswa.checkpoints import load_memory
+from hexad.federated.fedswa.memory import load_memory
 from hexad.federated.flower import InProcessGrid
 
 from .conftest import make_linear, make_network, numpy_of
@@ -147,7 +147,7 @@ def test_a_file_outlives_the_context(tmp_path):
         ask(InProcessGrid(app, 1), number, number - 1)
     np.testing.assert_allclose(seen[0]["w"], 0.2, rtol=1e-6)
     memory = load_memory(tmp_path / "variates" / "0.safetensors")
-    assert [made for made, _ in memory.versions] == [1, 2]
+    assert list(memory.versions) == [1, 2]
     (tmp_path / "variates" / "0.safetensors").write_bytes(b"half")
     app, seen = moving_app(ControlVariates(tmp_path / "variates"))
     ask(InProcessGrid(app, 1), 3, 2)
@@ -201,7 +201,7 @@ def test_replies_that_were_lost_stay_lost_after_a_resume(federation, tmp_path, k
         configure = strategy.configure_train
 
         def count(number, *more):
-            strategy.hears = number + strategy._resumed
+            strategy.hears = number + strategy._run.resumed
             return configure(number, *more)
 
         strategy.configure_train = count
@@ -242,13 +242,11 @@ def test_checkpoints_are_refused_where_they_do_not_fit(federation, tmp_path):
             play(**change)
     with pytest.raises(InputError, match=r"the checkpoint in .* lacks"):
         play(make_network)
-    next(tmp_path.glob("round-*")).write_bytes(b"half of a file")
-    play()  # a damaged one is set aside, and the run begins anew
-    assert list(tmp_path.glob("*.damaged"))
 
 
 def test_only_two_checkpoints_stay(federation, tmp_path):
     strategy = FedSWA(lr=0.1, local_steps=1, checkpoints=tmp_path, checkpoint_every=2, **SILENT)
     strategy.start(federation(make_linear), ArrayRecord(make_linear().state_dict()), num_rounds=7)
-    names = sorted(path.name for path in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.glob("*"))
+    names.remove(".lock")
     assert names == ["round-000006.safetensors", "round-000007.safetensors"]

@@ -5,13 +5,15 @@
 
 It keeps what Flower keeps between a server and its nodes: nobody sees another's objects (messages are
 copied), each node has a context whose state lasts, and a client that raises answers with an error. So a run
-is fast, deterministic and easy to debug. It needs the extra `flower`; importing this without it says so.
+is fast, deterministic and easy to debug. Nodes neither come nor go, so a strategy that waits for more of
+them waits for ever; `check_enough_nodes` refuses that at the start. It needs the extra `flower`; importing
+this without it says so.
 """
 
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.validation import check_count
@@ -46,6 +48,34 @@ def take_identity() -> None:
             getattr(TaskIdentity, name)
         except RuntimeError:
             setattr(TaskIdentity, name, value)
+
+
+class NodeCounts(Protocol):
+    """A strategy that waits for nodes, such as Flower's FedAvg."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+
+
+def check_enough_nodes(grid: Grid, strategy: NodeCounts) -> None:
+    """Refuse (`InputError`) an `InProcessGrid` with fewer nodes than a strategy waits for: none will come."""
+    if not isinstance(grid, InProcessGrid):
+        return
+    there = len(grid.contexts)
+    wanted = {"min_available_nodes": strategy.min_available_nodes}
+    if strategy.fraction_train:
+        wanted["min_train_nodes"] = strategy.min_train_nodes
+    if strategy.fraction_evaluate:
+        wanted["min_evaluate_nodes"] = strategy.min_evaluate_nodes
+    for name, count in wanted.items():
+        if count > there:
+            raise InputError(
+                f"{name} is {count} and the grid has {there} node{'s' * (there != 1)}, to which none will "
+                f"come; pass {name}={there} or more nodes"
+            )
 
 
 class InProcessGrid(Grid):

@@ -37,7 +37,24 @@ def trainable_names(theta: Arrays) -> list[str]:
     ]
 
 
-def check_alike(what: str, given: Arrays, wanted: Arrays, of: str) -> None:
+def check_arrays(what: str, arrays: Arrays) -> None:
+    """Refuse (`InputError`) what is no mapping of names to numpy arrays or torch tensors."""
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"{what} is a {type(arrays).__name__}; pass a mapping of names to arrays")
+    for name, array in arrays.items():
+        if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+            raise InputError(
+                f"{name!r} in {what} is a {type(array).__name__}; pass numpy arrays or torch tensors"
+            )
+
+
+def check_alike(
+    what: str,
+    given: Arrays,
+    wanted: Arrays,
+    of: str,
+    parts: Sequence[str] = ("shape", "dtype", "device"),
+) -> None:
     """Refuse arrays whose names, shapes, kinds of numbers or devices are not those of `wanted`.
 
     Args:
@@ -45,17 +62,25 @@ def check_alike(what: str, given: Arrays, wanted: Arrays, of: str) -> None:
         given: the arrays.
         wanted: those they must resemble.
         of: what those are, for the message.
+        parts: in what they must agree.
 
     Raises:
-        InputError: they differ.
+        InputError: they differ, or are no arrays.
     """
+    check_arrays(what, given)
+    check_arrays(of, wanted)
     missing, extra = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
     if missing or extra:
         parts = [f"lacks {missing[:3]}"] * bool(missing) + [f"has the unknown {extra[:3]}"] * bool(extra)
         raise InputError(f"{what} {' and '.join(parts)}; send the names of {of}, no more and no less")
     for name, array in wanted.items():
         other = given[name]
-        for part in ("shape", "dtype", "device"):
+        if hasattr(other, "isfinite") != hasattr(array, "isfinite"):
+            raise InputError(
+                f"{name!r} is a {type(other).__name__} in {what} and a {type(array).__name__} in {of}; "
+                "use numpy arrays or torch tensors, not both"
+            )
+        for part in parts:
             mine, theirs = getattr(other, part, None), getattr(array, part, None)
             # numpy before 2 knows no device. (`None in (mine, theirs)` would find a float64 equal to None.)
             if mine is not None and theirs is not None and mine != theirs:
@@ -79,17 +104,34 @@ def weighted_mean(items: Iterable[Arrays], weights: Sequence[float]) -> dict[str
         weights: one for each, not negative and not all 0.
 
     Raises:
-        InputError: there is none, or the weights are no weights.
+        InputError: there is none, the weights are no weights or not as many, the updates have different
+            names or shapes, or one is not finite.
     """
-    total = float(sum(weights))
-    if not weights or not np.isfinite(total) or total <= 0 or min(weights) < 0:
-        raise InputError(f"weights are {list(weights)[:5]}; they must be at least 0 and not all 0")
+    shares = _shares(weights)
     mean: dict[str, Any] = {}
-    for arrays, weight in zip(items, weights, strict=True):
-        share = weight / total
+    number = 0
+    for number, arrays in enumerate(items, 1):
+        what = f"update {number}"
+        check_alike(what, arrays, mean or arrays, "update 1", ("shape", "device"))
+        check_finite(what, arrays)
+        if number > len(shares):
+            break
+        share = shares[number - 1]
         for name, array in arrays.items():
             mean[name] = array * share if name not in mean else mean[name] + array * share
+    if number != len(shares):
+        some = "more" if number > len(shares) else str(number)
+        raise InputError(f"{len(shares)} weights for {some} updates; give each update one weight")
     return mean
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+    """Weights as shares of their sum."""
+    values = [float(check_range("a weight", weight, 0)) for weight in weights]
+    total = float(sum(values))
+    if total <= 0 or not np.isfinite(total):
+        raise InputError(f"weights are {values[:5]}; they must be at least 0 and not all 0")
+    return [weight / total for weight in values]
 
 
 def _like(array: Any, wanted: Any) -> Any:
@@ -112,11 +154,18 @@ def extrapolate(theta: Arrays, mean: Arrays, alpha: float, parameters: Collectio
         parameters: names that are extrapolated.
 
     Raises:
-        InputError: alpha is not above 0, or the names differ.
+        InputError: alpha is not above 0, names or shapes differ, something is not finite, or theta lacks a
+            parameter.
     """
     check_range("server_alpha", alpha, 0, low_open=True)
-    if mean.keys() != theta.keys():
-        raise InputError("mean has other names than theta; average complete models")
+    check_alike("mean", mean, theta, "theta", ("shape", "device"))
+    check_finite("theta", theta)
+    check_finite("mean", mean)
+    if isinstance(parameters, str):
+        raise InputError(f"parameters is the string {parameters!r}; pass a list of names")
+    unknown = sorted(set(parameters) - theta.keys())
+    if unknown:
+        raise InputError(f"parameters names {unknown[:3]}, which theta lacks; use names of its arrays")
     # At alpha = 1 the mean itself, not theta + (mean - theta), so that FedAvg comes out to the last bit.
     return {
         name: _like(
@@ -129,13 +178,20 @@ def extrapolate(theta: Arrays, mean: Arrays, alpha: float, parameters: Collectio
     }
 
 
+def _check_update(variate: Arrays, update: Arrays) -> None:
+    check_alike("the mean update", update, variate, "the server's variate", ("shape", "device"))
+    check_finite("the server's variate", variate)
+    check_finite("the mean update", update)
+
+
 def update_momentum(m: Arrays, mean_u: Arrays, gamma: float) -> dict[str, Any]:
     """FedMoSWA's m <- m + gamma mean(u_i), u_i = c_i+ - m: an average of fresh variates over rounds.
 
     Raises:
-        InputError: gamma is outside [0, 1].
+        InputError: gamma is outside [0, 1], names or shapes differ, or something is not finite.
     """
     check_range("gamma", gamma, 0, 1)
+    _check_update(m, mean_u)
     return {name: _like(array + gamma * mean_u[name], array) for name, array in m.items()}
 
 
@@ -149,9 +205,10 @@ def update_scaffold(c: Arrays, mean_difference: Arrays, participants: int, clien
         clients: M, how many there are.
 
     Raises:
-        InputError: more take part than there are.
+        InputError: more take part than there are, names or shapes differ, or something is not finite.
     """
     check_count("participants", participants)
     check_count("clients", clients, participants)
+    _check_update(c, mean_difference)
     share = participants / clients
     return {name: _like(array + share * mean_difference[name], array) for name, array in c.items()}

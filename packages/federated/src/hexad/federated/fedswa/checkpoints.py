@@ -1,23 +1,29 @@
-"""What a server and a client must not lose, as safetensors files written whole or not at all."""
+"""What a server must not lose: its state between rounds, in a folder that one run at a time has."""
 
 import json
+import re
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from filelock import FileLock, Timeout
 
 from hexad.core.errors import InputError
-from hexad.core.files import atomic_path, writable_folder
-from hexad.federated.fedswa.variates import VariateMemory
+from hexad.core.files import writable_folder
+from hexad.federated.fedswa.tensor_files import read_arrays, read_note, write_arrays
 
 KEPT = 2
-"""Checkpoints of a server that stay; the older is there should the newer be damaged."""
+"""Checkpoints that stay; the older is there should the newer be damaged."""
+
+NAME = re.compile(r"round-\d{6,}\.safetensors")
+"""Files of other names in the folder are somebody else's."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ServerState:
     """A server between two rounds.
 
@@ -25,111 +31,118 @@ class ServerState:
         done: rounds that are over.
         theta: the global model by name.
         m: the server's control variate by name; empty for strategies without one.
-        counted: for each node id the last round in which its reply was counted.
-        settings: what a run that goes on must not change.
+        counted: for each client by its name the last round in which its reply was counted.
+        run: which run this is; clients know by it whether a control variate is of this run.
     """
 
     done: int
     theta: dict[str, np.ndarray]
     m: dict[str, np.ndarray] = field(default_factory=dict)
-    counted: dict[int, int] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    run: str = ""
 
 
-def _write(path: Path, tensors: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    with atomic_path(path) as temporary:
-        save_file(
-            {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in tensors.items()},
-            temporary,
-            metadata={"hexad": json.dumps(meta)},
-        )
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """Arrays and what is known of them, or None where the file is damaged."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            meta = json.loads(file.metadata()["hexad"])
-            return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
-        return None
-
-
-def save_server(folder: Path, state: ServerState) -> Path:
-    """Write `round-<n>.safetensors` and drop all but the newest two."""
-    tensors = {f"theta.{name}": array for name, array in state.theta.items()}
-    tensors |= {f"m.{name}": array for name, array in state.m.items()}
-    meta = {
-        "done": state.done,
-        "counted": {str(node): made for node, made in state.counted.items()},
-        "settings": state.settings,
-    }
-    path = folder / f"round-{state.done:06d}.safetensors"
-    _write(path, tensors, meta)
-    for old in sorted(folder.glob("round-*.safetensors"))[:-KEPT]:
-        old.unlink()
-    return path
-
-
-def load_server(folder: Path, settings: dict[str, Any]) -> ServerState | None:
-    """The newest whole checkpoint in a folder, made where it is missing; None where there is none.
+@contextmanager
+def alone_in(folder: str | Path, what: str) -> Generator[Path]:
+    """Make the folder where it is missing, and keep other runs out of it meanwhile.
 
     Raises:
-        InputError: the folder cannot be written, or the checkpoint was made with other settings.
+        InputError: it cannot be written, or another run writes to it.
     """
-    folder = writable_folder(folder, "checkpoints")
-    for path in sorted(folder.glob("round-*.safetensors"), reverse=True):
-        read = _read(path)
-        if read is None:
-            path.replace(path.with_suffix(".damaged"))
-            continue
-        tensors, meta = read
-        changed = {
-            name: f"{name} {meta['settings'].get(name)!s:.40} -> {value!s:.40}"
-            for name, value in settings.items()
-            if meta["settings"].get(name) != json.loads(json.dumps(value))
-        }
+    place = writable_folder(folder, what)
+    lock = FileLock(place / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another run is writing to {place}; wait for it or name another folder") from None
+    try:
+        yield place
+    finally:
+        lock.release()
+
+
+class Checkpoints:
+    """The states of a server in a folder: the newest two.
+
+    Args:
+        folder: of `round-<n>.safetensors`.
+        settings: what a run that goes on must not change, as JSON values.
+
+    Attributes:
+        counted: what the checkpoints in the folder have counted of each client.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self.counted: dict[Path, dict[str, int]] = {}
+
+    def _paths(self) -> list[Path]:
+        found = [path for path in self.folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
+        return sorted(found, key=lambda path: int(path.stem.partition("-")[2]))
+
+    def load(self) -> ServerState | None:
+        """The newest whole checkpoint; None where there is none. Damaged newer ones are set aside.
+
+        Raises:
+            InputError: all are damaged, or the newest whole one was made with other settings.
+        """
+        damaged: list[Path] = []
+        paths = self._paths()
+        for place, path in reversed(list(enumerate(paths))):
+            read = read_arrays(path)
+            if read is None or not _complete(read[1]):
+                damaged.append(path)
+                continue
+            self._check_settings(read[1]["settings"])
+            for bad in damaged:
+                aside = bad.replace(bad.with_suffix(".damaged"))
+                warnings.warn(f"checkpoint {bad} is damaged; set aside as {aside.name}", stacklevel=3)
+            notes = {older: read_note(older) for older in paths[: place + 1]}
+            self.counted = {older: n["counted"] for older, n in notes.items() if n and _complete(n)}
+            return _state(*read)
+        if damaged:
+            raise InputError(
+                f"no checkpoint in {self.folder} is whole ({damaged[0].name} is damaged); restore one, "
+                "delete them to begin anew, or name another folder"
+            )
+        return None
+
+    def _check_settings(self, stored: dict[str, Any]) -> None:
+        changed = [
+            f"{name} {stored.get(name)!s:.40} -> {value!s:.40}"
+            for name, value in self.settings.items()
+            if stored.get(name) != value
+        ]
         if changed:
             raise InputError(
-                f"{folder} holds a run with other settings ({'; '.join(changed.values())}); "
+                f"{self.folder} holds a run with other settings ({'; '.join(changed)}); "
                 "name another folder or delete it"
             )
-        parts = {
-            kind: {name[len(kind) + 1 :]: a for name, a in tensors.items() if name.startswith(f"{kind}.")}
-            for kind in ("theta", "m")
-        }
-        counted = {int(node): made for node, made in meta["counted"].items()}
-        return ServerState(meta["done"], parts["theta"], parts["m"], counted, meta["settings"])
-    return None
+
+    def save(self, state: ServerState) -> Path:
+        """Write a state and drop all but the newest two."""
+        tensors = {f"theta.{name}": array for name, array in state.theta.items()}
+        tensors |= {f"m.{name}": array for name, array in state.m.items()}
+        path = self.folder / f"round-{state.done:06d}.safetensors"
+        note = {"done": state.done, "run": state.run, "counted": state.counted, "settings": self.settings}
+        write_arrays(path, tensors, note)
+        self.counted[path] = dict(state.counted)
+        for old in self._paths()[:-KEPT]:
+            old.unlink()
+            self.counted.pop(old, None)
+        return path
 
 
-def save_memory(path: Path, memory: VariateMemory) -> None:
-    """Write a client's control variates."""
-    rounds = [made for made, _ in memory.versions]
-    tensors = {
-        f"{place}.{name}": array
-        for place, (_, variate) in enumerate(memory.versions)
-        for name, array in variate.items()
-    }
-    _write(path, tensors, {"rounds": rounds})
+def _complete(note: dict[str, Any]) -> bool:
+    """Whether a checkpoint's note says all that a state needs."""
+    kinds = {"done": int, "run": str, "counted": dict, "settings": dict}
+    return all(isinstance(note.get(name), kind) for name, kind in kinds.items())
 
 
-def load_memory(path: Path) -> VariateMemory:
-    """A client's control variates; an empty memory where there is no file, or a damaged one."""
-    read = _read(path) if path.is_file() else None
-    if read is None:
-        return VariateMemory()
-    tensors, meta = read
-    return VariateMemory(
-        [
-            (
-                made,
-                {
-                    name.partition(".")[2]: array
-                    for name, array in tensors.items()
-                    if name.partition(".")[0] == str(place)
-                },
-            )
-            for place, made in enumerate(meta["rounds"])
-        ]
+def _state(tensors: dict[str, np.ndarray], note: dict[str, Any]) -> ServerState:
+    theta, m = (
+        {name.removeprefix(f"{kind}."): a for name, a in tensors.items() if name.startswith(f"{kind}.")}
+        for kind in ("theta", "m")
     )
+    return ServerState(note["done"], theta, m, note["counted"], note["run"])

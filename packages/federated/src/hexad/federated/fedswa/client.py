@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from hexad.core.errors import InputError
-from hexad.federated.fedswa.local import LocalResult, Loss, cross_entropy, local_train
+from hexad.federated.fedswa.local import LocalResult, Loss, cross_entropy, evaluate_model, local_train
 from hexad.federated.fedswa.mods import CORRECTION, ControlVariates
 from hexad.federated.fedswa.optimizer import CyclicSGD, LocalConfig
 from hexad.federated.fedswa.replies import ARRAYS, CONFIG, whole
@@ -72,12 +72,22 @@ def cyclic_sgd(model: nn.Module, message: Message, *, steps: int | None = None) 
 
 
 def train_reply(message: Message, model: nn.Module, result: LocalResult) -> Message:
-    """The reply of a train function: the model, "num-examples", "train-loss" and "lr-sum"."""
+    """The reply of a train function: the model, "num-examples", "train-loss" and "lr-sum".
+
+    Raises:
+        InputError: a model in bfloat16, which Flower cannot send.
+    """
     metrics = MetricRecord()
     metrics["num-examples"] = result.examples
     metrics["train-loss"] = result.loss
     metrics["lr-sum"] = result.lr_sum
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    unknown = [name for name, tensor in state.items() if tensor.dtype == torch.bfloat16]
+    if unknown:
+        raise InputError(
+            f"Flower's records hold no bfloat16, as {unknown[0]!r} is; keep the model in float32 and train "
+            "under torch.autocast"
+        )
     content = RecordDict({ARRAYS: ArrayRecord(state), "metrics": metrics})
     return Message(content, reply_to=message)
 
@@ -86,6 +96,7 @@ def make_client_app(
     make_model: Callable[[], nn.Module],
     load_batches: Callable[[Context, int], Iterable[Any]],
     *,
+    load_test_batches: Callable[[Context, int], Iterable[Any]] | None = None,
     loss: Loss = cross_entropy,
     steps: int | None = None,
     folder: str | Path | None = None,
@@ -97,6 +108,8 @@ def make_client_app(
     Args:
         make_model: a fresh model; its weights are overwritten.
         load_batches: `(context, round)` to the client's batches of that round, on the device.
+        load_test_batches: the same, of batches to evaluate the global model on: "num-examples" and
+            "eval-loss", and "accuracy" with the loss that stands here. None leaves evaluations unanswered.
         loss: `(model, batch) -> scalar`.
         steps: K where the server leaves it to the clients.
         folder: of `ControlVariates`.
@@ -105,11 +118,22 @@ def make_client_app(
     """
     app = ClientApp(mods=[ControlVariates(folder)])
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def sent_model(message: Message) -> nn.Module:
         model = make_model()
         model.load_state_dict(message.content.array_records[ARRAYS].to_torch_state_dict())
-        model.to(device)
+        return model.to(device)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        if load_test_batches is None:
+            raise InputError("this client has nothing to evaluate on; give make_client_app load_test_batches")
+        batches = load_test_batches(context, whole(message.content.config_records[CONFIG]["server-round"]))
+        metrics = MetricRecord(evaluate_model(sent_model(message), batches, loss))
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = sent_model(message)
         config = local_config(message, steps=steps, sam_radius=sam_radius)
         batches = load_batches(context, whole(message.content.config_records[CONFIG]["server-round"]))
         result = local_train(model, batches, config, correction_of(message), loss=loss)

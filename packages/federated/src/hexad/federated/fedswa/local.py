@@ -1,7 +1,8 @@
 """A client's round: K local steps from theta, and option I's gradient at theta (arXiv 2507.20016)."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hexad.core.errors import InputError
+from hexad.federated.fedswa.averaging import check_finite
 from hexad.federated.fedswa.optimizer import CyclicSGD, LocalConfig
 
 Loss = Callable[[nn.Module, Any], Float[Tensor, ""]]
@@ -60,13 +62,14 @@ def local_train(
         correction: m - c_i for each trainable parameter.
         loss: `(model, batch) -> scalar`.
         optimizer: takes the steps in place of `CyclicSGD`, at the cycle's rates and with the corrected
-            gradient; its own decay then replaces the config's.
+            gradient. It adds the decay itself, after the clipping, so it must have the config's.
         allow_inexact: with a correction, accept an optimizer that is no plain SGD. The control variate is
             then no longer the mean of the client's gradients.
 
     Raises:
         InputError: an empty loader, a loss that is not finite, a correction that does not fit, or one
-            together with an optimizer that is no plain SGD.
+            together with an optimizer that is no plain SGD; an optimizer of other parameters or of
+            another decay.
     """
     if correction is not None and optimizer is not None and not allow_inexact and not _is_plain(optimizer):
         raise InputError(
@@ -76,6 +79,8 @@ def local_train(
     own = CyclicSGD(model.named_parameters(remove_duplicate=False), config)
     own.set_correction(correction)
     named = own._named
+    if optimizer is not None:
+        _check_foreign(optimizer, named, config.weight_decay)
     start = {name: parameter.detach().clone() for name, parameter in named.items()}
     total, examples = 0.0, 0
     model.train()
@@ -96,31 +101,96 @@ def local_train(
     return LocalResult(delta, own.steps_taken, own.lr_sum, total / own.steps_taken, examples)
 
 
+@torch.no_grad()
+def evaluate_model(model: nn.Module, loader: Iterable[Any], loss: Loss = cross_entropy) -> dict[str, Any]:
+    """ "num-examples" and the mean "eval-loss" of a model in evaluation mode; "accuracy" with cross entropy.
+
+    Raises:
+        InputError: an empty loader.
+    """
+    model.eval()
+    examples, total, right = 0, 0.0, 0
+    for batch in loader:
+        count = _length(batch)
+        examples += count
+        total += float(loss(model, batch)) * count
+        if loss is cross_entropy:
+            right += int((model(batch[0]).argmax(1) == batch[1]).sum())
+    if not examples:
+        raise InputError("the loader is empty; a client needs at least one batch to evaluate on")
+    metrics: dict[str, Any] = {"num-examples": examples, "eval-loss": total / examples}
+    return metrics | ({"accuracy": right / examples} if loss is cross_entropy else {})
+
+
 def full_gradient(
     model: nn.Module, loader: Iterable[Any], weight_decay: float = 0.0, *, loss: Loss = cross_entropy
 ) -> dict[str, Float[Tensor, "..."]]:
     """The gradient over all of a client's data at the model's weights: option I of the control variate.
 
-    Batches weigh by their first dimension, so the batch size does not matter for a loss that is a mean.
+    Batches weigh by their first dimension, so the batch size does not matter for a loss that is a mean. It is
+    taken in training mode, as the local steps are; buffers and the model's mode are put back.
+
+    Returns:
+        For each name of each parameter its gradient with decay: the same for all names of a tied one, 0 for
+            a frozen one.
 
     Raises:
-        InputError: an empty loader.
+        InputError: an empty loader, no parameter that needs a gradient, or a gradient that is not finite.
     """
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    sums, examples = [torch.zeros_like(p) for p in named.values()], 0
-    model.train()
-    for batch in loader:
-        gradients = torch.autograd.grad(
-            loss(model, batch), list(named.values()), allow_unused=True, materialize_grads=True
-        )
-        torch._foreach_add_(sums, gradients, alpha=float(_length(batch)))
-        examples += _length(batch)
+    names = list(model.named_parameters(remove_duplicate=False))
+    trained = list(dict.fromkeys(p for _, p in names if p.requires_grad))
+    if not trained:
+        raise InputError("no parameter needs a gradient; there is nothing to train")
+    sums, examples = [torch.zeros_like(p) for p in trained], 0
+    with _as_it_was(model):
+        model.train()
+        for batch in loader:
+            gradients = torch.autograd.grad(
+                loss(model, batch), trained, allow_unused=True, materialize_grads=True
+            )
+            torch._foreach_add_(sums, gradients, alpha=float(_length(batch)))
+            examples += _length(batch)
     if not examples:
         raise InputError("the loader is empty; a client needs at least one batch")
-    return {
-        name: total / examples + weight_decay * parameter.detach()
-        for (name, parameter), total in zip(named.items(), sums, strict=True)
-    }
+    whole = {p: total / examples + weight_decay * p.detach() for p, total in zip(trained, sums, strict=True)}
+    gradient = {name: whole[p] if p in whole else torch.zeros_like(p) for name, p in names}
+    check_finite("the gradient", gradient)
+    return gradient
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Generator[None]:
+    """Put buffers and the mode of every module back when the block ends."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _check_foreign(
+    optimizer: torch.optim.Optimizer, named: Mapping[str, Tensor], weight_decay: float
+) -> None:
+    """Refuse an optimizer that would train something else, or with another decay than the config's."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    wanted = {id(p) for p in named.values()}
+    if held != wanted:
+        raise InputError(
+            f"the optimizer lacks {len(wanted - held)} of the model's {len(wanted)} trainable parameters and "
+            f"has {len(held - wanted)} of others; make it from model.parameters()"
+        )
+    for group in optimizer.param_groups:
+        decay = float(group.get("weight_decay", 0.0))
+        if decay != weight_decay:
+            raise InputError(
+                f"the optimizer's weight_decay is {decay:g} and the config's {weight_decay:g}; "
+                "give both the same"
+            )
 
 
 def _batches(loader: Iterable[Any], steps: int) -> Iterator[Any]:

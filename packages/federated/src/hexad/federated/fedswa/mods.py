@@ -5,19 +5,20 @@ import hexad.federated.flower  # noqa: F401 - says what to install where Flower 
 # isort: split
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from hexad.core.errors import InputError
 from hexad.core.files import writable_folder
 from hexad.core.validation import check_path
 from hexad.federated.fedswa.averaging import check_alike, check_finite
-from hexad.federated.fedswa.checkpoints import load_memory, save_memory
+from hexad.federated.fedswa.memory import VariateMemory, load_memory, save_memory
 from hexad.federated.fedswa.replies import (
     ARRAYS,
+    CLIENT,
     CONFIG,
     UPDATE,
     VARIATE,
@@ -27,12 +28,46 @@ from hexad.federated.fedswa.replies import (
     to_record,
     whole,
 )
-from hexad.federated.fedswa.variates import VariateMemory, correction, next_variate, zeros_like
+from hexad.federated.fedswa.variates import correction, next_variate, zeros_like
 
 logger = logging.getLogger("hexad.federated")
 
 STATE = "c_i"
 CORRECTION, GRADIENT = "correction", "gradient"
+
+
+class Correction(ArrayRecord):
+    """m - c_i in a message; it notices whether the train function looks at it."""
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.__dict__["looks"] = []
+        for name, array in arrays.items():
+            self[name] = Array(np.asarray(array))
+
+    @property
+    def seen(self) -> bool:
+        """Whether an array was taken out, of this record or of a copy."""
+        return bool(self.__dict__["looks"])
+
+    def __getitem__(self, item: str) -> Array:
+        self.__dict__["looks"].append(item)
+        return super().__getitem__(item)
+
+    def items(self) -> Any:
+        """As of any record."""
+        self.__dict__["looks"].append("items")
+        return super().items()
+
+    def values(self) -> Any:
+        """As of any record."""
+        self.__dict__["looks"].append("values")
+        return super().values()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        new = self.copy()
+        new.__dict__["looks"] = self.__dict__["looks"]
+        return new
 
 
 class ControlVariates:
@@ -44,14 +79,18 @@ class ControlVariates:
     "gradient" (of all the client's data at the model that was sent, see `full_gradient`) sets c_i to that:
     option I. Messages of other strategies and other kinds pass untouched.
 
+    A client is known to the server by its `"partition-id"`, where its node's configuration has one, else by
+    its node id. What it remembers is of one run of the server, resumed or not; another begins at 0.
+
     Args:
         folder: where c_i is also written, to outlive the process: a node that restarts or a new run of
             Flower begins with an empty context. The file is named after the partition, else the node. None
             takes `"variates-folder"` of the run's configuration, where it is set.
 
     Raises:
-        InputError: in a round: a stored c_i of another model, no "lr-sum", an update that is not finite.
-            Flower makes an error reply of it, which the server leaves out.
+        InputError: in a round: a stored c_i of another model, no "lr-sum", an update that is not finite, a
+            train function that does not look at the correction. Flower makes an error reply of it, which
+            the server leaves out.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -64,28 +103,36 @@ class ControlVariates:
         sent = message.content.array_records
         config = message.content.config_records[CONFIG]
         theta, m = to_numpy(sent[ARRAYS]), to_numpy(sent[VARIATE])
-        number, counted = whole(config["server-round"]), whole(config["counted-round"])
-        memory = self._recall(context)
-        kept = memory.at(counted)
-        if kept is None and counted:
-            logger.info(
-                "node %s knows no control variate of round %d; it begins at 0", context.node_id, counted
+        number, counted = whole(config["server-round"]), _counted(config, _name(context))
+        memory = self._recall(context, str(config.get("variate-run", "")))
+        kept = memory.of(counted)
+        forgot = kept is None and counted > 0
+        if forgot:
+            logger.warning(
+                "%s has no control variate of round %d any more; it begins at 0", _name(context), counted
             )
-        made, reported = kept if kept is not None else (0, zeros_like(m))
+        reported: dict[str, np.ndarray] = zeros_like(m) if kept is None else kept
         check_alike("the stored control variate", reported, m, "the server's m")
         # A variate that is too old is replaced by m, so that nothing is corrected.
-        stale = (
-            "max-staleness" in config and kept is not None and number - made > whole(config["max-staleness"])
-        )
+        limit = config.get("max-staleness")
+        stale = limit is not None and kept is not None and number - counted > whole(limit)
         used = m if stale else reported
-        message.content[CORRECTION] = to_record(correction(m, used))
+        shift = Correction(correction(m, used))
+        message.content[CORRECTION] = shift
         reply = call_next(message, context)
         if reply.has_error():
             return reply
+        if not shift.seen:
+            raise InputError(
+                "the train function did not use the correction; make its optimizer by "
+                "cyclic_sgd(model, message)"
+            )
         fresh = self._fresh(reply, theta, m, used)
         base = m if config["variate-rule"] == "momentum" else reported
         reply.content[UPDATE] = to_record({name: fresh[name] - base[name] for name in m})
-        memory.remember(number, fresh, counted)
+        reply.content[CLIENT] = ConfigRecord({"name": _name(context), "forgot": forgot})
+        rounds: Any = config.get("kept-rounds", [])
+        memory.remember(number, fresh, counted, rounds)
         self._store(context, memory)
         return reply
 
@@ -94,8 +141,10 @@ class ControlVariates:
     ) -> dict[str, np.ndarray]:
         records = reply.content.array_records
         if GRADIENT in records:
-            fresh = to_numpy(records[GRADIENT])
+            given = to_numpy(records[GRADIENT])
             del reply.content[GRADIENT]
+            # A gradient of all parameters serves where the server names a part of them.
+            fresh = {name: array for name, array in given.items() if name in m or name not in theta}
             check_alike("the client's gradient", fresh, m, "the server's m")
             check_finite("the client's gradient", fresh)
             return fresh
@@ -113,26 +162,54 @@ class ControlVariates:
         name = context.node_config.get("partition-id", context.node_id)
         return Path(str(folder)) / f"{name}.safetensors" if folder else None
 
-    def _recall(self, context: Context) -> VariateMemory:
-        state = context.state
+    def _recall(self, context: Context, run: str) -> VariateMemory:
+        """What is remembered of this run of the server."""
+        state, path = context.state, self._path(context)
+        memory = VariateMemory()
         if f"{STATE}.rounds" in state:
-            names = [name for name in (f"{STATE}.before", STATE) if name in state]
-            rounds: Any = state.config_records[f"{STATE}.rounds"]["rounds"]
-            stored = [to_numpy(state.array_records[name]) for name in names]
-            return VariateMemory(list(zip(rounds, stored, strict=True)))
-        path = self._path(context)
-        return VariateMemory() if path is None else load_memory(path)
+            note: Any = state.config_records[f"{STATE}.rounds"]
+            versions = {
+                made: to_numpy(state.array_records[_place(back)])
+                for back, made in enumerate(reversed(note["rounds"]))
+            }
+            memory = VariateMemory(note["run"], versions)
+        elif path is not None:
+            memory = load_memory(path)
+        if memory.versions and memory.run != run:
+            logger.info("%s leaves the control variates of another run behind", _name(context))
+        return memory if memory.run == run else VariateMemory(run)
 
     def _store(self, context: Context, memory: VariateMemory) -> None:
         state = context.state
-        state[f"{STATE}.rounds"] = ConfigRecord({"rounds": [made for made, _ in memory.versions]})
-        state.pop(f"{STATE}.before", None)
-        for name, (_, variate) in zip((STATE, f"{STATE}.before"), reversed(memory.versions), strict=False):
-            state[name] = to_record(variate)
+        for name in [name for name in state if name.startswith(f"{STATE}.")]:
+            del state[name]
+        state[f"{STATE}.rounds"] = ConfigRecord({"rounds": list(memory.versions), "run": memory.run})
+        for back, variate in enumerate(reversed(memory.versions.values())):
+            state[_place(back)] = to_record(variate)
         path = self._path(context)
         if path is not None:
             writable_folder(path.parent, "folder of control variates")
             save_memory(path, memory)
+
+
+def _name(context: Context) -> str:
+    """By what the server knows a client."""
+    part = context.node_config.get("partition-id")
+    return f"node {context.node_id}" if part is None else f"partition {part}"
+
+
+def _place(back: int) -> str:
+    """Where in the context the newest variate is (0), and those before it."""
+    return f"{STATE}.{back}" if back else STATE
+
+
+def _counted(config: ConfigRecord, name: str) -> int:
+    """The client's last round that the server counts; a server that does not know the node tells of all."""
+    if "counted-clients" not in config:
+        return whole(config["counted-round"])
+    clients: Any = config["counted-clients"]
+    rounds: Any = config["counted-rounds"]
+    return dict(zip(clients, rounds, strict=True)).get(name, 0)
 
 
 control_variate_mod = ControlVariates()

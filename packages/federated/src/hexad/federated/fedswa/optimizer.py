@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -40,6 +41,7 @@ class LocalConfig:
 
     def __post_init__(self) -> None:
         check_cycle(self.lr, self.local_steps, self.rho)
+        object.__setattr__(self, "local_steps", int(self.local_steps))
         check_range("weight_decay", self.weight_decay, 0)
         check_range("sam_radius", self.sam_radius, 0)
         if self.clip_norm is not None:
@@ -59,13 +61,19 @@ class CyclicSGD(torch.optim.Optimizer):
         lr_sum: rates of the steps taken, summed: what the control variate is computed from.
 
     Raises:
-        InputError: no parameter needs a gradient.
+        InputError: no parameter needs a gradient, or the parameters come without names.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], config: LocalConfig) -> None:
         named: dict[str, nn.Parameter] = {}
         owned, self._others = set(), set()
-        for name, parameter in named_parameters:
+        for pair in named_parameters:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+                raise InputError(
+                    "CyclicSGD takes names with the parameters; pass "
+                    "model.named_parameters(remove_duplicate=False)"
+                )
+            name, parameter = pair
             if parameter.requires_grad and id(parameter) not in owned:
                 named[name] = parameter
                 owned.add(id(parameter))
@@ -81,6 +89,18 @@ class CyclicSGD(torch.optim.Optimizer):
         self._rates = cyclic_lrs(config.lr, config.local_steps, config.rho)
         self._correction: list[Tensor] | None = None
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only as part of being made: refuses (`InputError`) parameters that come later."""
+        if self.param_groups:
+            raise InputError(
+                "CyclicSGD trains the parameters it was made with; make a new one with all of them"
+            )
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuses (`InputError`): a cycle is not gone on with, the next round begins a new one."""
+        raise InputError("CyclicSGD lasts one round and loads no state; make a new one in every round")
+
     def set_correction(self, correction: Mapping[str, Float[Tensor, "..."]] | None) -> None:
         """Add m - c_i to every gradient from now on; None adds nothing.
 
@@ -95,11 +115,16 @@ class CyclicSGD(torch.optim.Optimizer):
             self._correction = None
             return
         unknown = sorted(correction.keys() - self._named.keys() - self._others)
-        if unknown:
+        missing = sorted(self._named.keys() - correction.keys())
+        if unknown or missing:
+            what = (
+                f"has {unknown[:3]}, which the model does not train"
+                if unknown
+                else f"lacks {missing[:3]}, which the model trains"
+            )
             raise InputError(
-                f"the correction has {unknown[:3]}, which the model does not train; pass "
-                "parameters=[name for name, _ in model.named_parameters(remove_duplicate=False)] to "
-                "the strategy"
+                f"the correction {what}; give CyclicSGD model.named_parameters(remove_duplicate=False), and "
+                "the strategy parameters=[name for name, _ in that] or fewer that alone need a gradient"
             )
         wanted = {name: tensor for name, tensor in correction.items() if name in self._named}
         moved = {name: tensor.detach().to(self._named[name]) for name, tensor in wanted.items()}
@@ -144,6 +169,9 @@ class CyclicSGD(torch.optim.Optimizer):
         then its gradient is 0, or the next control variate would be wrong.
         """
         corrected = self._correction is not None
+        for name, parameter in self._named.items():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise InputError(f"the gradient of {name!r} is sparse; make its embedding with sparse=False")
         parameters: list[Tensor] = [p for p in self._named.values() if corrected or p.grad is not None]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to(p.dtype) for p in parameters]
         if not parameters:

@@ -27,6 +27,7 @@ class RoundKeywords(TypedDict, total=False):
     weighted: bool
     parameters: Collection[str] | None
     bad_replies: BadReplies
+    max_failed_rounds: int
     checkpoints: Path | str | None
     checkpoint_every: int
     train_metrics_aggr_fn: Callable[..., Any] | None
@@ -52,6 +53,9 @@ class RoundOptions:
             takes all real arrays but the buffers of batch norms.
         bad_replies: what becomes of a reply that cannot be averaged (not finite, wrong names): an
             `InputError`, or it is left out with a warning. Errors and late replies are always left out.
+        max_failed_rounds: so many rounds on end in which clients answered with errors and bad replies alone
+            end the run, as do all rounds of a shorter one. Such a round is no finished one: a resumed run
+            tries it again. Rounds in which nobody answers go on for ever, each with a warning.
         checkpoints: a folder; the run writes its state there and goes on from it.
         checkpoint_every: rounds between checkpoints.
         train_metrics_aggr_fn: as in Flower's FedAvg.
@@ -73,6 +77,7 @@ class RoundOptions:
     weighted: bool = False
     parameters: Collection[str] | None = None
     bad_replies: BadReplies = "raise"
+    max_failed_rounds: int = 3
     checkpoints: Path | str | None = None
     checkpoint_every: int = 1
     train_metrics_aggr_fn: Callable[..., Any] | None = None
@@ -81,8 +86,10 @@ class RoundOptions:
     def __post_init__(self) -> None:
         check_range("fraction_train", self.fraction_train, 0, 1)
         check_range("fraction_evaluate", self.fraction_evaluate, 0, 1)
-        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "checkpoint_every"):
+        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"):
             check_count(name, getattr(self, name))
+        check_count("checkpoint_every", self.checkpoint_every)
+        check_count("max_failed_rounds", self.max_failed_rounds)
         if self.seed is not None:
             check_count("seed", self.seed, 0)
         if not isinstance(self.schedule, RoundSchedule):

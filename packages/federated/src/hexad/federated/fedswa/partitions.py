@@ -45,8 +45,12 @@ def partition_labels(
     check_count("smallest", smallest, 0)
     check_count("seed", seed, 0)
     labels = np.asarray(labels)
-    if labels.ndim != 1 or len(labels) < clients:
-        raise InputError(f"labels of shape {labels.shape} for {clients} clients; give one label an example")
+    if labels.ndim != 1:
+        raise InputError(f"labels of shape {labels.shape}; give one label an example")
+    if len(labels) < clients:
+        raise InputError(
+            f"{clients} clients for {len(labels)} examples; have at most as many clients as examples"
+        )
     try:
         from datasets import Dataset
         from flwr_datasets import partitioner as partitioners

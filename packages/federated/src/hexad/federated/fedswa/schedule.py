@@ -4,15 +4,22 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
 from hexad.core.validation import check_choice, check_count, check_range
 
 Course = Literal["constant", "cosine", "exponential"]
 
 
+def check_steps(steps: int) -> int:
+    """K as an int, numpy's whole numbers included; `InputError` where it is none or below 1."""
+    return check_count("local_steps", int(steps) if isinstance(steps, np.integer) else steps)
+
+
 def check_cycle(lr: float, steps: int, rho: float) -> None:
     """Refuse (`InputError`) a rate that is not positive, fewer than one step, or rho outside (0, 1]."""
     check_range("lr", lr, 0, low_open=True)
-    check_count("local_steps", steps)
+    check_steps(steps)
     check_range("rho", rho, 0, 1, low_open=True)
 
 

@@ -144,7 +144,8 @@ def simulate(
         tested: told each new row of the history.
 
     Raises:
-        InputError: a folder that holds another run, more clients than digits, replies that are not finite.
+        InputError: a folder that holds another run or one that is running, a damaged history, more clients
+            than digits, replies that are not finite, clients that all fail.
     """
     place = None if folder is None else writable_folder(folder, "folder of the run")
     config = simulation.run_config(place)
@@ -177,15 +178,14 @@ def simulate(
         if metrics is not None and tested is not None:
             tested(history[-1])
         if progress is not None:
-            progress(number / simulation.rounds, f"round {number}, accuracy {history[-1]['accuracy']:.4f}")
+            last = f", accuracy {history[-1]['accuracy']:.4f}" if history else ""
+            progress(number / simulation.rounds, f"round {number}{last}")
 
     with quiet_flower():
         result = run(grid, config, watch)
     failures = [
         f"client {grid.contexts[node].node_config['partition-id']}: {error}" for node, error in grid.failures
     ]
-    if failures and not any(result.train_metrics_clientapp.values()):
-        raise InputError(f"every client failed; the first said: {failures[0]}")
     return Run(history, to_numpy(result.arrays), failures)
 
 
@@ -194,7 +194,15 @@ def _read_history(place: Path | None, simulation: Simulation) -> dict[str, Any]:
     path = None if place is None else place / "history.json"
     if path is None or not path.is_file():
         return {"done": 0, "megabytes": 0.0, "rows": []}
-    content = json.loads(path.read_text())
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        content = {}
+    if not _is_history(content):
+        raise InputError(
+            f"{path} is damaged; delete it to go on from the checkpoints with a history that begins there, "
+            "or name another folder"
+        )
     free = {"rounds"} if simulation.course != "cosine" else set()
     changed = {
         name: f"{name} {content['simulation'].get(name)!s:.40} -> {value!s:.40}"
@@ -206,6 +214,18 @@ def _read_history(place: Path | None, simulation: Simulation) -> dict[str, Any]:
             f"{place} holds a run with other settings ({'; '.join(changed.values())}); name another folder"
         )
     return content
+
+
+def _is_history(content: Any) -> bool:
+    kinds: dict[str, Any] = {"simulation": dict, "done": int, "megabytes": (int, float), "rows": list}
+    return (
+        isinstance(content, dict)
+        and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
+        and all(
+            isinstance(row, dict) and {"round", "accuracy", "loss", "megabytes"} <= row.keys()
+            for row in content["rows"]
+        )
+    )
 
 
 @contextmanager

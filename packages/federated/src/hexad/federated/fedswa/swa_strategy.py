@@ -4,14 +4,14 @@ It runs with any client that trains by SGD and returns its model. Clients that w
 from the message (`cyclic_sgd`, `local_config`).
 """
 
-import hexad.federated.flower  # noqa: F401 - says what to install where Flower is missing
+from hexad.federated.flower import check_enough_nodes  # first: says what to install without Flower
 
 # isort: split
 import random
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from logging import INFO
-from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -22,27 +22,24 @@ from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from flwr.supercore import log
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_count, check_range
-from hexad.federated.fedswa.averaging import (
-    check_alike,
-    extrapolate,
-    trainable_names,
-    weighted_mean,
-)
-from hexad.federated.fedswa.checkpoints import ServerState, load_server, save_server
+from hexad.core.validation import check_choice, check_range
+from hexad.federated.fedswa.averaging import extrapolate, weighted_mean
 from hexad.federated.fedswa.options import RoundKeywords, RoundOptions
 from hexad.federated.fedswa.replies import (
     ARRAYS,
     CONFIG,
     UPDATE,
     VARIATE,
-    check_metrics,
-    check_reply,
+    check_untied,
+    countable,
     metrics_of,
     model_of,
+    reason_of,
     to_numpy,
     to_record,
 )
+from hexad.federated.fedswa.schedule import check_steps
+from hexad.federated.fedswa.server_run import ServerRun
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -62,7 +59,7 @@ class FedSWA(FedAvg):
         options: the fields of `RoundOptions` by name: fraction_train, seed, schedule, checkpoints ...
 
     Raises:
-        InputError: a value is out of range.
+        InputError: a value is out of range, or an option unknown.
     """
 
     rule: Literal["", "momentum", "difference"] = ""
@@ -78,11 +75,13 @@ class FedSWA(FedAvg):
         **options: Unpack[RoundKeywords],
     ) -> None:
         if lr is not None:
-            check_range("lr", lr, 0, low_open=True)
+            lr = float(check_range("lr", lr, 0, low_open=True))
         check_range("rho", rho, 0, 1, low_open=True)
         check_range("server_alpha", server_alpha, 0, low_open=True)
         if local_steps is not None:
-            check_count("local_steps", local_steps)
+            local_steps = check_steps(local_steps)
+        for name in options:
+            check_choice(f"option of {type(self).__name__}", name, RoundKeywords.__annotations__)
         self.options = RoundOptions(**options)
         super().__init__(
             fraction_train=self.options.fraction_train,
@@ -93,27 +92,20 @@ class FedSWA(FedAvg):
             train_metrics_aggr_fn=self.options.train_metrics_aggr_fn,
             evaluate_metrics_aggr_fn=self.options.evaluate_metrics_aggr_fn,
         )
-        self.lr, self.rho, self.server_alpha, self.local_steps = lr, rho, server_alpha, local_steps
+        self.lr, self.rho, self.server_alpha, self.local_steps = lr, float(rho), server_alpha, local_steps
+        self._told_lr: Any = None
         self._rounds = 0
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin anew."""
-        self._resumed = self._clients = 0
-        self._renamed = False
-        self._theta: dict[str, np.ndarray] = {}
-        self._parameters: list[str] = []
-        self._variate: dict[str, np.ndarray] = {}
-        self._counted: dict[int, int] = {}
+        self._run = ServerRun(self.options, bool(self.rule))
 
     @property
     def m(self) -> dict[str, np.ndarray]:
         """The server's control variate by parameter, as it stands; empty before the first round."""
-        return dict(self._variate)
+        return dict(self._run.state.m)
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on from a checkpoint must not change, as JSON values."""
-        own = {"strategy": type(self).__name__, "lr": self.lr, "rho": self.rho, "alpha": self.server_alpha}
+        lr = self._told_lr if self.lr is None else self.lr
+        own = {"strategy": type(self).__name__, "lr": lr, "rho": self.rho, "alpha": self.server_alpha}
         course = {"rounds": self._rounds} if self.options.schedule.course == "cosine" else {}
         return own | {"local_steps": self.local_steps} | course | self.options.described()
 
@@ -134,6 +126,8 @@ class FedSWA(FedAvg):
     ) -> Result:
         """Run the rounds, or those that a checkpoint leaves to do; rounds keep their numbers.
 
+        However it ends, the rounds that are finished are in the checkpoints.
+
         Args:
             grid: of the nodes.
             initial_arrays: theta of a fresh run.
@@ -144,26 +138,23 @@ class FedSWA(FedAvg):
             evaluate_fn: `(round, arrays) -> metrics`, on the server.
 
         Raises:
-            InputError: a checkpoint of other settings or of another model, replies that cannot be averaged.
+            InputError: a checkpoint of other settings, of another model or of more rounds; a folder in which
+                another run is writing; replies that cannot be averaged; clients that all fail, see
+                `RoundOptions`; an InProcessGrid with too few nodes.
         """
-        check_count("num_rounds", num_rounds)
+        check_enough_nodes(grid, self)
         self._rounds = num_rounds
-        self._forget()
-        folder = self.options.checkpoints
-        state = load_server(Path(folder), self.settings()) if folder is not None else None
-        if state is not None:
-            self._begin(to_numpy(initial_arrays))
-            check_alike(f"the checkpoint in {folder}", state.theta, self._theta, "the initial model")
-            if self.rule:
-                check_alike(f"m in {folder}", state.m, self._variate, "the trainable parameters")
-            self._resumed, self._counted, self._variate = state.done, state.counted, state.m
-            initial_arrays = to_record(state.theta)
-            log(INFO, "Going on after round %d from %s", state.done, folder)
-        done = min(self._resumed, num_rounds)
-        shifted = None if evaluate_fn is None else lambda number, arrays: evaluate_fn(number + done, arrays)
-        result = super().start(
-            grid, initial_arrays, num_rounds - done, timeout, train_config, evaluate_config, shifted
-        )
+        self._told_lr = (train_config or {}).get("lr")
+        self._run = ServerRun(self.options, bool(self.rule))
+        with self._run.open(to_numpy(initial_arrays), num_rounds, self.settings()) as done:
+            if done:
+                initial_arrays = to_record(self._run.state.theta)
+            shifted = (
+                None if evaluate_fn is None else lambda number, arrays: evaluate_fn(number + done, arrays)
+            )
+            result = super().start(
+                grid, initial_arrays, num_rounds - done, timeout, train_config, evaluate_config, shifted
+            )
         if not result.arrays:
             result.arrays = initial_arrays
         for metrics in (
@@ -175,49 +166,35 @@ class FedSWA(FedAvg):
             metrics.update(shifted_keys)
         return result
 
-    def _begin(self, theta: dict[str, np.ndarray]) -> None:
-        """Take the global model of a round; in the first, also which of it is trainable."""
-        self._theta = theta
-        if self._parameters:
-            return
-        named = self.options.parameters
-        unknown = sorted(set(named or ()) - theta.keys())
-        if unknown:
-            raise InputError(
-                f"parameters names {unknown[:3]}, which the model lacks; use names of its arrays"
-            )
-        self._parameters = trainable_names(theta) if named is None else [n for n in theta if n in set(named)]
-        if not self._parameters:
-            raise InputError("the model has no trainable parameter; pass real arrays or `parameters`")
-        if self.rule:
-            self._variate = {name: np.zeros_like(theta[name]) for name in self._parameters}
-
     def _sample(self, grid: Grid, number: int) -> list[int]:
         """Ids of the nodes that train in this round."""
         connected = len(list(grid.get_node_ids()))
         size = max(int(connected * self.fraction_train), self.min_train_nodes)
         chosen, connected_ids = sample_nodes(grid, self.min_available_nodes, size)
-        self._clients = len(connected_ids)
-        # After a restart nodes may have other ids, and what was counted of each is unknown.
-        self._renamed = bool(self._counted) and not self._counted.keys() & set(connected_ids)
+        self._run.connected = len(connected_ids)
         if self.options.seed is None:
             return chosen
         return random.Random(f"{self.options.seed}-{number}").sample(sorted(connected_ids), size)
 
     def _round_config(self, config: ConfigRecord, number: int) -> dict[str, Any]:
         """What the clients are told in this round, beside what differs between them."""
-        told = dict(config)
-        lr = self.lr if self.lr is not None else told.get("lr")
+        name = type(self).__name__
+        lr = config.get("lr") if self.lr is None else self.lr
         if not isinstance(lr, (int, float)) or isinstance(lr, bool):
-            raise InputError(f"no learning rate; pass lr to {type(self).__name__}, or 'lr' in train_config")
-        if self.lr is not None and told.get("lr", self.lr) != self.lr:
-            raise InputError(f"lr is {self.lr:g} and train_config says {told['lr']}; drop one of the two")
-        rate = self.options.schedule.rate(float(lr), number, max(self._rounds, number))
-        told |= {"server-round": number, "lr": rate, "rho": self.rho}
-        told |= {"weight-decay": self.options.weight_decay, "clip-norm": self.options.clip_norm or 0.0}
+            raise InputError(f"no learning rate; pass lr to {name}, or 'lr' in train_config")
+        if self.lr is not None and config.get("lr", self.lr) != self.lr:
+            raise InputError(f"lr is {self.lr:g} and train_config says {config['lr']}; drop one of the two")
+        told: dict[str, Any] = {"rho": self.rho, "weight-decay": float(self.options.weight_decay)}
+        told["clip-norm"] = float(self.options.clip_norm or 0.0)
         if self.local_steps is not None:
             told["local-steps"] = self.local_steps
-        return told
+        for key, value in told.items():
+            if config.get(key, value) != value:
+                raise InputError(
+                    f"train_config says {key} {config[key]} and {name} {value}; set it in {name} alone"
+                )
+        rate = self.options.schedule.rate(float(lr), number, max(self._rounds, number))
+        return dict(config) | told | {"server-round": number, "lr": rate}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -225,24 +202,18 @@ class FedSWA(FedAvg):
         """Choose the nodes of a round and write their messages."""
         if self.fraction_train == 0.0:
             return []
-        number = server_round + self._resumed
-        self._begin(to_numpy(arrays))
+        run = self._run
+        number = server_round + run.resumed
+        run.take(to_numpy(arrays))
         told = self._round_config(config, number)
         nodes = self._sample(grid, number)
-        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), self._clients)
-        if not self.rule:
-            record = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(told)})
-            return [Message(record, node, MessageType.TRAIN) for node in nodes]
-        variate = to_record(self._variate)
+        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), run.connected)
+        shared: dict[str, Any] = {ARRAYS: arrays}
+        if self.rule:
+            shared[VARIATE] = to_record(run.state.m)
         return [
             Message(
-                RecordDict(
-                    {
-                        ARRAYS: arrays,
-                        VARIATE: variate,
-                        CONFIG: ConfigRecord(told | self._for_node(node)),
-                    }
-                ),
+                RecordDict(shared | {CONFIG: ConfigRecord(told | self._for_node(node))}),
                 node,
                 MessageType.TRAIN,
             )
@@ -250,9 +221,8 @@ class FedSWA(FedAvg):
         ]
 
     def _for_node(self, node: int) -> dict[str, Any]:
-        """What one client is told of its control variate: nodes that are new may know of rounds before."""
-        unknown = self._resumed if self._renamed else 0
-        return {"variate-rule": self.rule, "counted-round": self._counted.get(node, unknown)}
+        """What one client is told of its control variate."""
+        return {"variate-rule": self.rule, **self._run.told(node)} if self.rule else {}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -262,63 +232,56 @@ class FedSWA(FedAvg):
         Nothing changes where a reply is refused. Without any reply theta stays and a warning says so.
 
         Raises:
-            InputError: a reply cannot be averaged and `bad_replies` is `"raise"`.
+            InputError: a reply cannot be averaged and `bad_replies` is `"raise"`, or clients do nothing but
+                fail.
         """
-        number = server_round + self._resumed
-        valid, _ = self._check_and_log_replies(list(replies), is_train=True, validate=False)
-        good = self._counting(valid)
+        run, key = self._run, self.weighted_by_key
+        number = server_round + run.resumed
+        valid, errors = self._check_and_log_replies(list(replies), is_train=True, validate=False)
+        m, lenient = run.state.m if self.rule else None, self.options.bad_replies == "leave out"
+        good, bad = countable(valid, run.state.theta, m, key, lenient)
         if not good:
-            if self.fraction_train:
+            reasons = [f"node {e.metadata.src_node_id}: {reason_of(e)}" for e in errors]
+            if reasons or bad:
+                run.fail(number, reasons + bad)
+            elif self.fraction_train:
                 warnings.warn(
                     f"round {number} has no valid reply; the global model stays as it is", stacklevel=2
                 )
-            self._save(number)
+                run.finish(replace(run.state, done=number))
             return None, None
+        check_untied(run.twins, run.state.theta, model_of(good[0]))
         metrics = [metrics_of(reply) for reply in good]
-        check_metrics(metrics)
-        key = self.weighted_by_key
+        reported = self.train_metrics_aggr_fn([RecordDict({"metrics": record}) for record in metrics], key)
         weights = [float(record[key]) if self.options.weighted else 1.0 for record in metrics]  # ty: ignore[invalid-argument-type]
         mean = weighted_mean((model_of(reply) for reply in good), weights)
-        theta = extrapolate(self._theta, mean, self.server_alpha, frozenset(self._parameters))
+        theta = extrapolate(run.state.theta, mean, self.server_alpha, run.parameters)
+        variate = run.state.m
         if self.rule:
             # SCAFFOLD's variate is the plain mean of all clients', whatever the models weigh.
             shares = weights if self.rule == "momentum" else [1.0] * len(good)
             update = weighted_mean((to_numpy(reply.content.array_records[UPDATE]) for reply in good), shares)
-            self._variate = self._next_variate(update, len(good))
-        self._theta = theta
-        self._counted |= {reply.metadata.src_node_id: number for reply in good}
-        self._save(number)
-        reported = [RecordDict({"metrics": record}) for record in metrics]
-        return to_record(theta), self.train_metrics_aggr_fn(reported, key)
+            variate = self._next_variate(update, len(good))
+        run.finish(replace(run.state, done=number, theta=theta, m=variate), good)
+        return to_record(theta), reported
 
     def _next_variate(self, update: dict[str, np.ndarray], participants: int) -> dict[str, np.ndarray]:
         """The server's control variate after a round: FedSWA has none, which stays as it is."""
-        return self._variate
-
-    def _counting(self, replies: list[Message]) -> list[Message]:
-        """The replies that can be averaged."""
-        good = []
-        for reply in replies:
-            try:
-                check_reply(reply, self._theta, self._variate if self.rule else None, self.weighted_by_key)
-            except InputError as error:
-                message = f"reply of node {reply.metadata.src_node_id} cannot be averaged: {error}"
-                if self.options.bad_replies == "raise":
-                    raise InputError(message) from None
-                warnings.warn(f"{message}; it is left out", stacklevel=3)
-            else:
-                good.append(reply)
-        return good
-
-    def _save(self, number: int) -> None:
-        folder = self.options.checkpoints
-        last = number == self._rounds
-        if folder is not None and (last or number % self.options.checkpoint_every == 0):
-            state = ServerState(number, self._theta, self._variate, self._counted, self.settings())
-            save_server(Path(folder), state)
+        return self._run.state.m
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """As FedAvg, with the round's number counted over resumed runs."""
-        return super().configure_evaluate(server_round + self._resumed, arrays, config, grid)
+        return super().configure_evaluate(server_round + self._run.resumed, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As FedAvg, with a warning where every client failed."""
+        valid, errors = self._check_and_log_replies(list(replies), is_train=False, validate=False)
+        if errors and not valid:
+            warnings.warn(
+                f"no client could evaluate; the first said: {reason_of(errors[0])} "
+                "(fraction_evaluate=0.0 asks for no evaluation)",
+                stacklevel=2,
+            )
+        return super().aggregate_evaluate(server_round, valid)

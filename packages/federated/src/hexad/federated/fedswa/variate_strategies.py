@@ -67,8 +67,8 @@ class FedMoSWA(FedSWA):
         return super()._for_node(node) | stale
 
     def _next_variate(self, update: dict[str, np.ndarray], participants: int) -> dict[str, np.ndarray]:
-        warm = self.warm_start_m and not self._counted
-        return update_momentum(self._variate, update, 1.0 if warm else self.gamma)
+        warm = self.warm_start_m and not self._run.state.counted
+        return update_momentum(self._run.state.m, update, 1.0 if warm else self.gamma)
 
 
 class Scaffold(FedSWA):
@@ -111,4 +111,4 @@ class Scaffold(FedSWA):
         return super().settings() | {"clients": self.clients}
 
     def _next_variate(self, update: dict[str, np.ndarray], participants: int) -> dict[str, np.ndarray]:
-        return update_scaffold(self._variate, update, participants, self.clients or self._clients)
+        return update_scaffold(self._run.state.m, update, participants, self.clients or self._run.connected)

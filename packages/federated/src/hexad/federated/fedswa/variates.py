@@ -8,23 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from hexad.core.errors import InputError
 from hexad.core.validation import check_range
 from hexad.federated.fedswa.averaging import Arrays, check_alike, check_finite
 
 
 def zeros_like(arrays: Arrays) -> dict[str, Any]:
     """Zeros of the same names, shapes and kinds."""
-    return {name: array * 0 for name, array in arrays.items()}
+    return {
+        name: array.new_zeros(array.shape) if hasattr(array, "new_zeros") else np.zeros_like(array)
+        for name, array in arrays.items()
+    }
 
 
 def correction(m: Arrays, c: Arrays) -> dict[str, Any]:
     """m - c_i, added to every local gradient of the round.
 
     Raises:
-        InputError: names, shapes, kinds of numbers or devices of `c` are not those of `m`.
+        InputError: names, shapes, kinds of numbers or devices of `c` are not those of `m`, or one of them
+            is not finite.
     """
     check_alike("the stored control variate", c, m, "the server's m")
+    check_finite("the stored control variate", c)
+    check_finite("the server's m", m)
     return {name: m[name] - c[name] for name in m}
 
 
@@ -40,39 +45,11 @@ def next_variate(c: Arrays, m: Arrays, delta: Arrays, lr_sum: float) -> dict[str
         lr_sum: the rates of the steps taken, summed; not K times the first.
 
     Raises:
-        InputError: `lr_sum` is not above 0, `delta` is not finite, or the arrays do not fit together.
+        InputError: `lr_sum` is not above 0, something is not finite, or the arrays do not fit together.
     """
     check_range("lr_sum", lr_sum, 0, low_open=True)
-    check_alike("the client's update", delta, m, "the server's m")
-    check_finite("the client's update", delta)
+    for what, arrays in (("the control variate", c), ("the server's m", m), ("the client's update", delta)):
+        check_alike(what, arrays, m, "the server's m")
+        check_finite(what, arrays)
     scale = 1 / lr_sum
     return {name: c[name] - m[name] - delta[name] * scale for name in m}
-
-
-class VariateMemory:
-    """The last two control variates of a client, each with the round it was made in.
-
-    Two, because the server may never have counted the last: its reply was late, or the server went back to a
-    checkpoint. What the server did not count did not happen; `at` goes back to the one before.
-
-    Attributes:
-        versions: (round, variate) pairs, oldest first.
-    """
-
-    def __init__(self, versions: list[tuple[int, dict[str, np.ndarray]]] | None = None) -> None:
-        self.versions = versions or []
-
-    def at(self, counted: int) -> tuple[int, dict[str, np.ndarray]] | None:
-        """The newest version that is no newer than round `counted`, or None."""
-        return next((version for version in reversed(self.versions) if version[0] <= counted), None)
-
-    def remember(self, made: int, variate: dict[str, np.ndarray], counted: int) -> None:
-        """Store what was made in round `made`, beside the version that it was made from.
-
-        Raises:
-            InputError: the round is no later than the one that the server counted.
-        """
-        if made <= counted:
-            raise InputError(f"round {made} comes after round {counted}; the server counts rounds wrongly")
-        base = self.at(counted)
-        self.versions = ([base] if base is not None else []) + [(made, variate)]
