@@ -17,9 +17,10 @@ from hexad.federated.janus import JanusConfig, JanusStrategy, Keys, add_janus, j
 from hexad.federated.janus.client import model_digest
 from hexad.federated.janus.envelopes import read_header, seal
 from hexad.federated.janus.errors import ProtocolError
-from hexad.federated.janus.flower import MODEL, Node, pack, unpack
-from hexad.federated.janus.flower_server1 import vouch, vouched_keys
+from hexad.federated.janus.flower_node import MODEL, Held, Node, pack, unpack
+from hexad.federated.janus.flower_server1 import vouch, vouched
 from hexad.federated.janus.models import add_to, difference, flat_length
+from hexad.federated.janus.server import JanusServer
 from hexad.federated.janus.session_file import SessionFile
 
 CLIENTS = ("a", "b", "c", "d")
@@ -234,7 +235,7 @@ def test_a_client_that_missed_the_end_of_a_round_catches_up(federation):
     strategy.start(federation.grid(), ArrayRecord(START), num_rounds=1, timeout=5)
     strategy.server.release()
     # b has an older model.
-    (federation.folder / "b" / "model.npz").write_bytes(pack(ArrayRecord(START)))
+    (federation.folder / "b" / "model.npz").write_bytes(pack(Held(ArrayRecord(START))))
     grid = federation.grid()
     result = federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
     assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
@@ -293,18 +294,16 @@ def test_s1_does_not_sum_a_round_twice_whoever_asks(federation):
     strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
     for stage in ({"stage": "sum", "round": 1, "messages": [], "list": b""}, {"stage": "dance"}):
         with pytest.raises(ProtocolError, match=r"was begun before|knows no stage"):
-            strategy._ask(strategy._s1, "janus_s1", 5, **stage)
+            strategy.members.ask_s1(**stage)
     with pytest.raises(ProtocolError, match="S_1 alone answers"):
-        strategy._ask(strategy._members[0].node, "janus_s1", 5, stage="reply", names=[])
+        strategy.members.ask(strategy.members.clients[0].node, "janus_s1", stage="reply", names=[])
 
 
 def test_without_s1_or_clients_it_says_who_is_missing(federation):
+    strategy = federation.strategy()
     with pytest.raises(ProtocolError, match="S_1 is not there"):
-        federation.strategy().start(federation.grid(CLIENTS), ArrayRecord(START), num_rounds=1, timeout=0.1)
+        strategy.start(federation.grid(CLIENTS), ArrayRecord(START), num_rounds=1, timeout=0.1)
     federation_of_two = federation.grid(["s1", "a", "b"])
-    strategy = JanusStrategy(
-        federation.folder / "session.json", federation.folder / "s0.key.json", federation.folder / "other"
-    )
     with pytest.raises(ProtocolError, match="2 clients are there; S_1 and 3 clients are needed"):
         strategy.start(federation_of_two, ArrayRecord(START), num_rounds=1, timeout=0.1)
 
@@ -398,27 +397,48 @@ def test_in_a_simulation_paths_name_the_partition(federation):
     assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
 
 
-def test_models_are_handed_over_to_those_alone_for_whom_both_servers_vouch(federation):
+@pytest.fixture
+def servers(federation, tmp_path):
+    """Both servers of the federation, with folders of their own."""
     session = SessionFile.load(federation.folder / "session.json")
-    servers = [federation.keys["s0"], federation.keys["s1"]]
-    words = [vouch(session.config, 4, keys, session.roster, "a") for keys in servers]
-    assert vouched_keys(words, session.servers, session.config, 4) == federation.keys["a"].public
+    made = [
+        JanusServer(
+            role,
+            federation.keys[f"s{role}"],
+            session.servers,
+            session.roster,
+            session.config,
+            tmp_path / f"w{role}",
+        )
+        for role in (0, 1)
+    ]
+    yield made
+    for server in made:
+        server.release()
+
+
+def test_models_are_handed_over_to_those_alone_for_whom_both_servers_vouch(federation, servers):
+    session = SessionFile.load(federation.folder / "session.json")
+    words = [vouch(server, 4, "a") for server in servers]
+    assert vouched(words, session.servers, session.config, 4) == (federation.keys["a"].public, 0)
     stranger = Keys.generate("z")
+    with pytest.raises(ProtocolError, match="not in the roster"):
+        vouch(servers[1], 4, "z")
     # S_0 makes a roster of its own, to have a model sealed to itself.
-    false_word = vouch(session.config, 4, servers[0], session.roster.joined(stranger.public), "z")
+    servers[0].roster = session.roster.joined(stranger.public)
+    false_word = vouch(servers[0], 4, "z")
     for vouchers, check in (
         ([false_word, words[1]], "roster"),
         ([false_word, false_word], "recipient"),
         ([false_word], "signature"),
+        (None, "signature"),
         (words[::-1], "recipient"),
     ):
         with pytest.raises(ProtocolError) as caught:
-            vouched_keys(vouchers, session.servers, session.config, 4)
+            vouched(vouchers, session.servers, session.config, 4)
         assert caught.value.check == check
     with pytest.raises(ProtocolError, match="the round 4; 5 is due"):
-        vouched_keys(words, session.servers, session.config, 5)
-    with pytest.raises(ProtocolError, match="not in the roster"):
-        vouch(session.config, 4, servers[1], session.roster, "z")
+        vouched(words, session.servers, session.config, 5)
 
 
 def test_models_are_packed_and_flattened_whole():
@@ -429,7 +449,9 @@ def test_models_are_packed_and_flattened_whole():
         np.array(2.5),
     ]
     record = ArrayRecord({f"layer.{k}": Array(array) for k, array in enumerate(arrays)})
-    again = unpack(pack(record))
+    held = unpack(pack(Held(record, 7, bytes(range(32)))))
+    assert (held.round, held.secret) == (7, bytes(range(32)))
+    again = held.arrays
     assert list(again) == list(record)
     assert model_digest(again.to_numpy_ndarrays()) == model_digest(arrays)
     assert flat_length(arrays) == 9
@@ -450,4 +472,4 @@ def test_a_node_knows_its_role(federation):
     grid = federation.grid()
     nodes = [Node(context) for context in grid.contexts.values()]
     assert [node.is_s1 for node in nodes] == [True, False, False, False, False]
-    assert [node.digest for node in nodes] == [""] * 5
+    assert [node.tag for node in nodes] == [""] * 5

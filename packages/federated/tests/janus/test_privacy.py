@@ -103,7 +103,8 @@ def test_n_minus_2_colluding_clients_and_a_server_learn_the_sum_of_the_other_two
 def test_what_s_1_holds_does_not_depend_on_the_update(session):
     """S_1's message is a seed and a commitment with fresh randomness: the same law for any update."""
     client = session.clients["a"]
-    lengths = {len(client.protect(np.full(6, value), 1, 1).to_s1) for value in (-1.0, 0.0, 0.3)}
+    updates = enumerate((-1.0, 0.0, 0.3), 1)
+    lengths = {len(client.protect(np.full(6, value), 1, k).to_s1) for k, value in updates}
     assert len(lengths) == 1
     seen = set()
     for _ in range(20):

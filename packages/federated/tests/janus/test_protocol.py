@@ -127,8 +127,8 @@ def test_a_sum_of_zeros_verifies_and_has_no_mean(make):
 def test_masks_and_randomness_are_fresh(session):
     client, servers = session.clients["a"], (session.s0, session.s1)
     seen = set()
-    for _ in range(3):
-        sent = client.protect(np.zeros(6), 1, 1)
+    for number in (1, 2, 3):
+        sent = client.protect(np.zeros(6), 1, number)
         for server, message in zip(servers, sent, strict=True):
             _, line, sealed = read_header(message)
             payload = open_sealed(line, sealed, server.keys, client.keys.public)
@@ -249,7 +249,9 @@ def test_a_client_that_was_led_to_another_model_drops_out_and_finds_out(session,
 def test_a_client_that_names_two_models_or_two_updates_drops_out(session, updates):
     vectors, weights = updates()
     messages = {n: c.protect(vectors[n], weights[n], 1, "m") for n, c in session.clients.items()}
-    other = session.clients["b"].protect(vectors["b"], weights["b"], 1, "n")
+    client = session.clients["b"]
+    encoded = client.quantizer.encode(vectors["b"], 1, np.random.default_rng(0))
+    other = client.protect_encoded(encoded, 1, "n")
     messages["b"] = messages["b"]._replace(to_s1=other.to_s1)
     session.exchange(messages, 1)
     assert session.s1.participants == ("a", "c", "d")
@@ -273,8 +275,8 @@ def test_messages_that_a_server_refuses(session, updates):
     vectors, _ = updates()
     server, client = session.s0, session.clients["a"]
     server.begin(3)
-    good = client.protect(vectors["a"], 1, 3)
     refused("round", server.submit, client.protect(vectors["a"], 1, 2).to_s0)
+    good = client.protect(vectors["a"], 1, 3)
     refused("envelope", server.submit, good.to_s1)
     refused("envelope", server.submit, b"")
     refused("envelope", server.submit, good.to_s0[:-1])
@@ -288,7 +290,7 @@ def test_messages_that_a_server_refuses(session, updates):
         refused(check, server.submit, other.protect(vectors["a"], 1, 3).to_s0)
     assert server.submit(good.to_s0) == "a"
     refused("duplicate", server.submit, good.to_s0)
-    refused("duplicate", server.submit, client.protect(vectors["a"], 1, 3).to_s0)
+    refused("duplicate", server.submit, client.protect_encoded(np.zeros(7, np.uint64), 3).to_s0)
 
 
 def test_payloads_that_a_server_refuses(session):
@@ -372,7 +374,7 @@ def test_lists_that_a_server_refuses(session, updates):
         for message in messages.values():
             server.submit(message[place])
     own, theirs = s0.listing(), s1.listing()
-    refused("round", s0.submit, session.clients["a"].protect(vectors["a"], 1, 1).to_s0)
+    refused("round", s0.submit, messages["a"].to_s0)
     refused("recipient", s0.close, own)
     forged = write_list(s0.config, 1, {}, Keys("s1", bytes(32), bytes(31) + b"\1"), "s0")
     refused("signature", s0.close, forged)

@@ -16,9 +16,10 @@ from hexad.core.errors import InputError
 from hexad.federated.janus import service as service_module
 from hexad.federated.janus.client import JanusClient
 from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.http_server import fetch, make_http
 from hexad.federated.janus.keys import Keys
 from hexad.federated.janus.remote import take_part
-from hexad.federated.janus.service import Service, fetch, make_http
+from hexad.federated.janus.service import Service
 from hexad.federated.janus.session_file import SessionFile
 
 NAMES = ("a", "b", "c", "d")
@@ -120,6 +121,7 @@ def test_rounds_over_http_give_all_the_mean(pair):
             assert result.participants == 4
             np.testing.assert_allclose(result.mean, mean_of(values, NAMES), atol=1e-4)
     status = json.loads(fetch(both.addresses[0] + "/status")[1])
+    assert status.pop("epoch") == session.s0.epoch
     assert status == {"server": "s0", "round": 2, "phase": "aggregated", "heard": list(NAMES)}
 
 
@@ -164,7 +166,7 @@ def test_a_message_whose_answer_was_lost_may_be_sent_again_and_another_may_not(p
     assert [fetch(post, sent.to_s0)[0] for _ in range(2)] == [200, 200]
     session.s0.listing()
     assert fetch(post, sent.to_s0)[0] == 200
-    assert fetch(post, client.protect(values, 1, 1).to_s0)[0] == 409
+    assert fetch(post, client.protect_encoded(np.zeros(7, np.uint64), 1).to_s0)[0] == 409
 
 
 def test_bad_requests_are_refused_in_a_line(pair):

@@ -1,9 +1,10 @@
 """Who takes part in a round: what both servers hold alike.
 
-Each server signs the list of clients that it heard from, with the hash of the commitment and the digest of
-the model each named. The participants are those on both lists with the same hash and model; where clients
-have unlike models, those of the most common one. So a client that reached one server alone drops out, one
-that told the servers two things drops out, and one that was led to another model drops out and finds it out.
+Each server signs the list of clients that it heard from, with the hash of the commitment and the tags of the
+model and of the training instructions that each named. The participants are those on both lists with the same
+hash and tags; where clients have unlike tags, those of the most common ones. So a client that reached one
+server alone drops out, one that told the servers two things drops out, one that was led to another model
+drops out and finds it out, and one that was told to train otherwise (at a rate of 0, say) drops out too.
 """
 
 import hashlib
@@ -20,10 +21,11 @@ from hexad.federated.janus.keys import Keys, PublicKeys
 
 @dataclass(frozen=True)
 class Entry:
-    """What a server heard of a client: the commitment's hash and the model's digest, in hexadecimal."""
+    """What a server heard of a client: the commitment's hash, and the tags of its model and training."""
 
     commitment: str
     model: str
+    training: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,13 @@ class Agreement:
 
     Attributes:
         names: theirs, sorted.
-        model: the digest they share.
+        model, training: the tags they share.
         digest: stands for all of it in the servers' replies.
     """
 
     names: tuple[str, ...]
     model: str
+    training: str
     digest: str
 
 
@@ -51,7 +54,7 @@ def write_list(
 ) -> bytes:
     """A server's signed list for the other one."""
     header = Header("list", config.session, config.digest, round_number, keys.name, peer)
-    plain = {name: [entry.commitment, entry.model] for name, entry in sorted(entries.items())}
+    plain = {name: [entry.commitment, entry.model, entry.training] for name, entry in sorted(entries.items())}
     return sign(header, json.dumps(plain).encode(), keys)
 
 
@@ -68,8 +71,10 @@ def read_list(
     payload = check_signature(line, signed, peer)
     try:
         plain = json.loads(payload)
-        entries = {name: Entry(str(commitment), str(model)) for name, (commitment, model) in plain.items()}
-        if not all(NAME.fullmatch(name) for name in entries):
+        entries = {name: Entry(*map(str, values)) for name, values in plain.items()}
+        if not all(len(values) == 3 for values in plain.values()) or not all(
+            NAME.fullmatch(name) for name in entries
+        ):
             raise ValueError
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("envelope", f"the list of {peer.name} is malformed; ask for it again") from None
@@ -82,18 +87,19 @@ def agree(
     """The participants by two lists, in either order.
 
     Raises:
-        ProtocolError: check `"threshold"`: too few; `"capacity"`: too many; `"model"`: two models are
-            equally common.
+        ProtocolError: check `"threshold"`: too few; `"capacity"`: too many; `"model"`: two models,
+            or two ways to train, are equally common.
     """
     both = {name: entry for name, entry in first.items() if second.get(name) == entry}
-    models = Counter(entry.model for entry in both.values()).most_common(2)
-    if len(models) == 2 and models[0][1] == models[1][1]:
+    bases = Counter((entry.model, entry.training) for entry in both.values()).most_common(2)
+    if len(bases) == 2 and bases[0][1] == bases[1][1]:
         raise ProtocolError(
             "model",
-            f"round {round_number}: two models are held by {models[0][1]} clients each; bring them to one",
+            f"round {round_number}: two models, or ways to train, are held by {bases[0][1]} clients each; "
+            "bring them to one",
         )
-    model = models[0][0] if models else ""
-    chosen = {name: entry for name, entry in sorted(both.items()) if entry.model == model}
+    basis = bases[0][0] if bases else ("", "")
+    chosen = {name: entry for name, entry in sorted(both.items()) if (entry.model, entry.training) == basis}
     if len(chosen) < config.threshold:
         raise ProtocolError(
             "threshold",
@@ -106,6 +112,6 @@ def agree(
             f"round {round_number}: {len(chosen)} clients, above max_clients, {config.max_clients}",
         )
     members = [[name, entry.commitment] for name, entry in chosen.items()]
-    content = json.dumps([config.session, config.digest, round_number, model, members])
+    content = json.dumps([config.session, config.digest, round_number, *basis, members])
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return Agreement(tuple(chosen), model, digest)
+    return Agreement(tuple(chosen), *basis, digest)

@@ -1,5 +1,6 @@
 """Files of the command line: updates and means as .npz, messages as files that carry their own header."""
 
+import io
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,9 +12,10 @@ from hexad.core.errors import InputError
 from hexad.core.files import atomic_open
 from hexad.core.validation import check_file, check_path
 from hexad.federated.janus.client import model_digest
-from hexad.federated.janus.envelopes import Header, read_header
+from hexad.federated.janus.envelopes import MOST_HEADER, Header, read_header
 from hexad.federated.janus.errors import ProtocolError
 from hexad.federated.janus.models import flatten
+from hexad.federated.janus.private_files import write_private
 
 SUFFIX = ".janus"
 Named = dict[str, Shaped[np.ndarray, "..."]]
@@ -68,8 +70,9 @@ def write_mean(path: Path, mean: Float[np.ndarray, " length"], like: Named | Non
         ends = np.cumsum([array.size for array in like.values()])[:-1]
         parts = np.split(mean, ends)
         named = {name: part.reshape(like[name].shape) for name, part in zip(like, parts, strict=True)}
-    with atomic_open(path, "wb") as file:
-        np.savez(file, **named)  # ty: ignore[invalid-argument-type]
+    content = io.BytesIO()
+    np.savez(content, **named)  # ty: ignore[invalid-argument-type]
+    write_private(path, content.getvalue())  # the servers are not to see it
 
 
 def message_files(paths: Iterable[Path], kind: str) -> list[Path]:
@@ -92,13 +95,45 @@ def message_files(paths: Iterable[Path], kind: str) -> list[Path]:
     return found
 
 
-def _kind(path: Path) -> str:
+def find_replies(paths: Iterable[Path], own: str, round_number: int) -> tuple[bytes, bytes]:
+    """The replies of S_0 and S_1 to a client in a round, among files and all *.janus of folders.
+
+    Raises:
+        InputError: a path is missing; one of them is not there, or there are several.
+    """
+    files: list[Path] = []
+    for path in paths:
+        folder = check_path(path, "reply").is_dir()
+        files += sorted(path.rglob(f"*{SUFFIX}")) if folder else [check_file(path, "reply")]
+    found = []
+    for server in ("s0", "s1"):
+        wanted = ("sum", server, own, round_number)
+        mine = [path for path in files if (header := _header(path)) and _address(header) == wanted]
+        if len(mine) != 1:
+            raise InputError(
+                f"{len(mine)} of the {len(files)} files given are the reply of {server} to {own} in round "
+                f"{round_number}; give that one"
+            )
+        found.append(mine[0].read_bytes())
+    return found[0], found[1]
+
+
+def _address(header: Header) -> tuple[str, str, str, int]:
+    return header.kind, header.sender, header.recipient, header.round
+
+
+def _header(path: Path) -> Header | None:
     with path.open("rb") as file:
-        start = file.read(4096)
+        start = file.read(MOST_HEADER)
     try:
-        return read_header(start)[0].kind
+        return read_header(start)[0]
     except ProtocolError:
-        return ""
+        return None
+
+
+def _kind(path: Path) -> str:
+    header = _header(path)
+    return header.kind if header else ""
 
 
 def file_name(header: Header) -> str:

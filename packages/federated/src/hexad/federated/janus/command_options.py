@@ -18,6 +18,10 @@ Round = Annotated[int, typer.Option("--round", "-r", help="Number of the round, 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")]
 Weight = Annotated[int, typer.Option("--weight", "-w", help="How much it counts, e.g. your examples.")]
 Mean = Annotated[Path, typer.Option("--out", "-o", help="File (.npz) for the mean.")]
+Own = Annotated[
+    Path | None,
+    typer.Option("--state", help="Your own folder, kept from round to round; default: beside your keys."),
+]
 State = Annotated[Path, typer.Option(help="The server's own folder, kept from round to round.")]
 Model = Annotated[
     Path | None,
@@ -43,6 +47,19 @@ def load(session_file: Path, key_file: Path) -> Any:
     return SessionFile.load(session_file), Keys.load(key_file)
 
 
+def open_folder(loaded: Any, own: Any, key_file: Path, state: Path | None) -> Any:
+    """The folder of a client of the session, which remembers its rounds.
+
+    Raises:
+        InputError: the keys are of no client of the session; the folder is in use, damaged or read-only.
+    """
+    from hexad.federated.janus.client_memory import ClientFolder
+    from hexad.federated.janus.session_file import beside_keys
+
+    loaded.check_client(own)
+    return ClientFolder(state or beside_keys(key_file, loaded.config), loaded.config)
+
+
 def open_server(loaded: Any, own: Any, state: Path, key_file: Path) -> Any:
     """The server whose keys these are.
 
@@ -52,11 +69,13 @@ def open_server(loaded: Any, own: Any, state: Path, key_file: Path) -> Any:
     from hexad.core.errors import InputError
     from hexad.federated.janus.keys import SERVER_NAMES
     from hexad.federated.janus.server import JanusServer
+    from hexad.federated.janus.session_file import beside_keys
 
     if own.name not in SERVER_NAMES:
         raise InputError(f"{key_file} holds the keys of {own.name}; a server's are those of s0 or s1")
     role = 0 if own.name == "s0" else 1
-    return JanusServer(role, own, loaded.servers, loaded.roster, loaded.config, state)
+    mark = beside_keys(key_file, loaded.config) / "mark.json"
+    return JanusServer(role, own, loaded.servers, loaded.roster, loaded.config, state, mark)
 
 
 def prepare(config: Any, tell: Any) -> None:

@@ -16,12 +16,14 @@ from hexad.federated.janus.command_options import (
     Mean,
     Model,
     Out,
+    Own,
     Round,
     Session,
     State,
     Threads,
     Weight,
     load,
+    open_folder,
     open_server,
     prepare,
     show,
@@ -139,12 +141,13 @@ def protect(
     weight: Weight,
     out: Out = Path(),
     model: Model = None,
+    state: Own = None,
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
     """Mask your update: writes one message for S_0 and one for S_1, which you send to them.
 
-    Example:
+    An update is masked once a round: the same command again writes the same messages. Example:
 
         hexad federated janus protect update.npz -s session.json -k bank-a.key.json -r 1 --weight 120 -o out
     """
@@ -154,10 +157,15 @@ def protect(
 
     loaded, own = load(session_file, key_file)
     values, digest = read_update(update), digest_of(model)
-    with progress_bar(stderr, "protect", quiet=as_json) as tell:
+    with (
+        open_folder(loaded, own, key_file, state) as memory,
+        progress_bar(stderr, "protect", quiet=as_json) as tell,
+    ):
         prepare(loaded.config, tell)
         client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
-        messages = client.protect(values, weight, round_number, digest)
+        memory.memory.give_to(client)
+        tag = memory.tag(digest, round_number)
+        messages = memory.masking(client)(values, weight, round_number, tag)
     folder = writable_folder(out, "folder of messages")
     paths = [write_message(folder, message) for message in messages]
     report = {
@@ -224,7 +232,9 @@ def aggregate(
 
 @app.command()
 def verify(
-    replies: Annotated[list[Path], typer.Argument(help="The replies of S_0 and S_1, in either order.")],
+    replies: Annotated[
+        list[Path], typer.Argument(help="The replies of S_0 and S_1, or files and folders with them.")
+    ],
     session_file: Session,
     key_file: KeyFile,
     round_number: Round,
@@ -233,29 +243,31 @@ def verify(
         Path | None, typer.Option(help="Your update (.npz): the mean gets its arrays' names and shapes.")
     ] = None,
     model: Model = None,
+    state: Own = None,
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
     """Check the servers against each other and write the weighted mean; nothing is written where they cheat.
 
-    Example:
+    Of the files given, those for you in this round are taken. Example:
 
         hexad federated janus verify in/*.janus -s session.json -k bank-a.key.json -r 1 --like update.npz
     """
     from hexad.core.files import writable_file
     from hexad.federated.janus.client import JanusClient
-    from hexad.federated.janus.command_files import digest_of, message_files, read_arrays, write_mean
-    from hexad.federated.janus.envelopes import read_header
+    from hexad.federated.janus.command_files import digest_of, find_replies, read_arrays, write_mean
 
     loaded, own = load(session_file, key_file)
-    found = [path.read_bytes() for path in message_files(replies, "sum")]
-    if len(found) != 2:
-        raise InputError(f"{len(found)} replies were given; one of S_0 and one of S_1 are needed")
-    found.sort(key=lambda message: read_header(message)[0].sender)
+    from_s0, from_s1 = find_replies(replies, own.name, round_number)
     template, digest = None if like is None else read_arrays(like), digest_of(model)
-    with progress_bar(stderr, "verify", quiet=as_json) as tell:
+    with (
+        open_folder(loaded, own, key_file, state) as memory,
+        progress_bar(stderr, "verify", quiet=as_json) as tell,
+    ):
         prepare(loaded.config, tell)
         client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
-        result = client.verify_and_unmask(found[0], found[1], round_number, digest)
-    write_mean(writable_file(out, "mean"), result.mean, template)
+        memory.memory.give_to(client)
+        result = client.verify_and_unmask(from_s0, from_s1, round_number, memory.tag(digest, round_number))
+        write_mean(writable_file(out, "mean"), result.mean, template)
+        memory.accept(client, result, round_number)
     show_mean(result, out, round_number, as_json)

@@ -11,6 +11,14 @@ from hexad.federated.janus.generators import LABEL
 from hexad.federated.janus.groups import GROUPS, GroupName
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LAST_ROUND = 2**32 - 1
+
+
+def check_round(round_number: int) -> int:
+    """Return the number of a round if it is a whole number in [1, 2^32), else raise `InputError`."""
+    if check_count("round_number", round_number) > LAST_ROUND:
+        raise InputError("round_number is 2^32 or more; count rounds from 1")
+    return round_number
 
 
 def check_name(what: str, name: str) -> str:
@@ -53,16 +61,22 @@ class JanusConfig:
 
     def __post_init__(self) -> None:
         check_count("length", self.length)
-        check_range("clip", self.clip, 0, low_open=True)
+        # Far from the ends of float64, so that 2 clip / levels neither vanishes nor overflows.
+        check_range("clip", self.clip, 1e-30, 1e30)
+        object.__setattr__(self, "clip", float(self.clip))  # 1 and 1.0 are one session
         check_count("bits", self.bits)
         check_count("max_weight", self.max_weight)
         check_count("max_clients", self.max_clients)
         check_count("threshold", self.threshold, 3)
         check_name("session", self.session)
         check_choice("group", self.group, GROUPS)
-        if not isinstance(self.label, str) or not self.label:
-            raise InputError(f"label is {self.label!r}; give any text")
-        if self.modulus_bits not in (32, 64) or isinstance(self.modulus_bits, bool):
+        try:
+            usable = bool(self.label.encode())
+        except (AttributeError, UnicodeEncodeError):
+            usable = False
+        if not usable:
+            raise InputError(f"label is {self.label!r}; give any text that UTF-8 can hold")
+        if type(self.modulus_bits) is not int or self.modulus_bits not in (32, 64):
             raise InputError(f"modulus_bits is {self.modulus_bits!r}; it must be 32 or 64")
         most = 24 if self.modulus_bits == 32 else 32
         if self.bits > most:
@@ -94,5 +108,5 @@ class JanusConfig:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that stand in every message."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        """128 bits in hexadecimal that stand in every message."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]

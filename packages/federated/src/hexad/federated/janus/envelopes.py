@@ -1,11 +1,12 @@
 """Messages: a header that all may read, and a signed payload that only the recipient can.
 
-    janus1 {"kind": "masked", "session": ..., "round": 3, "sender": "a", "recipient": "s0", ...}\\n
+    janus2 {"kind": "masked", "session": ..., "round": 3, "sender": "a", "recipient": "s0", ...}\\n
     HPKE(recipient's key, info = the header's line, Ed25519 signature (64 bytes) || payload)
 
 HPKE is RFC 9180 in base mode: X25519, HKDF-SHA256, ChaCha20-Poly1305. The sender signs the SHA-256 of the
 header's line and the payload; so a message is good for one recipient, round and session alone, whoever
-carries it. A server's list for the other server is signed and not sealed: it holds names and hashes.
+carries it. A server's list for the other server is signed and not sealed: it holds names and hashes. Version
+2 has `training` and `epoch`, and 128 bits of the parameters' digest.
 """
 
 import hashlib
@@ -21,8 +22,8 @@ from hexad.federated.janus.config import JanusConfig
 from hexad.federated.janus.errors import Check, ProtocolError
 from hexad.federated.janus.keys import Keys, PublicKeys
 
-MAGIC = b"janus1 "
-SIGNED = b"hexad-janus-v1 signature\x00"
+MAGIC = b"janus2 "
+SIGNED = b"hexad-janus-v2 signature\x00"
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 MOST_HEADER = 4096
 SIGNATURE = 64
@@ -34,11 +35,13 @@ class Header:
 
     Attributes:
         kind: "masked" (client to S_0), "seed" (client to S_1), "list" (server to server), "sum" (server to
-            client) or "model" (client to client).
+            client), "vouch" (server to clients) or "model" (client to client).
         session, config: the session's name and the digest of its parameters.
         round: number of the round, from 1.
         sender, recipient: names.
-        model: digest of the model that the update is of, or "".
+        model: tag of the model that the update is of, or "".
+        training: tag of the instructions by which it was trained, or "".
+        epoch: names a server's folder: the recipient's, as far as a client knows it, or a sum's sender's.
         agreed: of a sum: digest of the participants.
         participants: of a sum: how many there are.
         included: of a sum: whether the recipient is one of them.
@@ -51,6 +54,8 @@ class Header:
     sender: str
     recipient: str
     model: str = ""
+    training: str = ""
+    epoch: str = ""
     agreed: str = ""
     participants: int = 0
     included: bool = False
@@ -69,8 +74,10 @@ def read_header(message: bytes) -> tuple[Header, bytes, bytes]:
     Raises:
         ProtocolError: check `"envelope"`: it is no message of Janus, or cut off.
     """
-    end = message.find(b"\n", 0, MOST_HEADER)
     try:
+        if not isinstance(message, (bytes, bytearray)):
+            raise TypeError
+        end = message.find(b"\n", 0, MOST_HEADER)
         if not message.startswith(MAGIC) or end < 0:
             raise ValueError
         line = bytes(message[: end + 1])
@@ -82,7 +89,7 @@ def read_header(message: bytes) -> tuple[Header, bytes, bytes]:
         raise ProtocolError(
             "envelope", "this is no message of janus, or a part of one; send it again"
         ) from None
-    return header, line, message[end + 1 :]
+    return header, line, bytes(message[end + 1 :])
 
 
 def check_header(header: Header, config: JanusConfig, **wanted: str | int) -> None:
@@ -119,6 +126,7 @@ def seal(header: Header, payload: bytes, sender: Keys, recipient: PublicKeys) ->
 
     Raises:
         InputError: the header names another sender or recipient.
+        ProtocolError: check `"roster"`: nothing can be sealed to the recipient's key.
     """
     if (header.sender, header.recipient) != (sender.name, recipient.name):
         raise InputError(
@@ -127,7 +135,10 @@ def seal(header: Header, payload: bytes, sender: Keys, recipient: PublicKeys) ->
         )
     line = header.line()
     plain = sender.sign.sign(_signed(line, payload)) + payload
-    return line + SUITE.encrypt(plain, recipient.sealer, info=line)
+    try:
+        return line + SUITE.encrypt(plain, recipient.sealer, info=line)
+    except ValueError:
+        raise ProtocolError("roster", f"nothing can be sealed to the key of {recipient.name}") from None
 
 
 def check_signature(line: bytes, signed: bytes, sender: PublicKeys) -> bytes:
@@ -146,16 +157,24 @@ def check_signature(line: bytes, signed: bytes, sender: PublicKeys) -> bytes:
     return payload
 
 
+def unseal(line: bytes, sealed: bytes, recipient: Keys) -> bytes:
+    """Signature and payload of a sealed message.
+
+    Raises:
+        ProtocolError: check `"envelope"`: it is for another key, or was changed.
+    """
+    try:
+        return SUITE.decrypt(sealed, recipient.box, info=line)
+    except Exception:  # cryptography raises InvalidTag, and ValueError where it is too short
+        raise ProtocolError(
+            "envelope", f"a message to {recipient.name} does not open: it was changed, or is for another key"
+        ) from None
+
+
 def open_sealed(line: bytes, sealed: bytes, recipient: Keys, sender: PublicKeys) -> bytes:
     """The payload of a sealed message.
 
     Raises:
         ProtocolError: check `"envelope"`: it is for another key, or was changed; `"signature"`.
     """
-    try:
-        plain = SUITE.decrypt(sealed, recipient.box, info=line)
-    except Exception:  # cryptography raises InvalidTag, and ValueError where it is too short
-        raise ProtocolError(
-            "envelope", f"a message to {recipient.name} does not open: it was changed, or is for another key"
-        ) from None
-    return check_signature(line, plain, sender)
+    return check_signature(line, unseal(line, sealed, recipient), sender)

@@ -20,6 +20,9 @@ Check = Literal[
     "threshold",
     "capacity",
     "model",
+    "training",
+    "epoch",
+    "range",
     "commitments",
     "opening",
 ]

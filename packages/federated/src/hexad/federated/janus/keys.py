@@ -1,5 +1,6 @@
 """Who takes part: keys, the two servers, the roster of clients, and their files."""
 
+import functools
 import hashlib
 import json
 import os
@@ -12,12 +13,26 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from hexad.core.errors import InputError
-from hexad.core.files import atomic_path, writable_file, write_json
+from hexad.core.files import writable_file, write_json
 from hexad.core.validation import check_file
 from hexad.federated.janus.config import check_name
 from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.private_files import write_private
 
 SERVER_NAMES = ("s0", "s1")
+_P, _Y8 = 2**255 - 19, 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7
+SMALL_ORDER = {y % 2**255 for y in (0, 1, _P - 1, _P, _P + 1, _Y8, _P - _Y8)}
+"""The y of all points of Ed25519 of an order up to 8: with such a key, anybody could sign."""
+
+
+@functools.cache
+def _usable(sign: bytes, box: bytes) -> bool:
+    """Whether signatures by the one prove anything and the other leads to secrets (RFC 7748, section 6.1)."""
+    try:
+        X25519PrivateKey.from_private_bytes(bytes(32)).exchange(X25519PublicKey.from_public_bytes(box))
+    except ValueError:
+        return False
+    return int.from_bytes(sign, "little") % 2**255 not in SMALL_ORDER
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,10 @@ class PublicKeys:
         if len(self.sign) != 32 or len(self.box) != 32:
             raise InputError(
                 f"the public keys of {self.name} have {len(self.sign)} and {len(self.box)} bytes; 32"
+            )
+        if not _usable(self.sign, self.box):
+            raise InputError(
+                f"a public key of {self.name} is a point of small order, which protects nothing; refuse it"
             )
 
     @property
@@ -119,10 +138,7 @@ class Keys:
             "sign": self.sign.private_bytes_raw().hex(),
             "box": self.box.private_bytes_raw().hex(),
         }
-        with atomic_path(file) as temporary:
-            temporary.chmod(0o600)
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
-        file.chmod(0o600)
+        write_private(file, (json.dumps(content, indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Keys":
@@ -139,7 +155,7 @@ class Keys:
             if value["janus"] != "private keys":
                 raise ValueError
             return cls(value["name"], bytes.fromhex(value["sign"]), bytes.fromhex(value["box"]))
-        except (KeyError, TypeError, ValueError, UnicodeDecodeError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             raise InputError(f"{file} holds no private keys of janus; make them by `janus keys`") from None
 
 
@@ -163,12 +179,18 @@ class Servers:
     def __getitem__(self, role: int) -> PublicKeys:
         return (self.s0, self.s1)[role]
 
+    def check_other(self, party: PublicKeys) -> None:
+        """Refuse a client (`InputError`) that is a server by its name or by a key."""
+        for server in (self.s0, self.s1):
+            if party.name == server.name or {party.sign, party.box} & {server.sign, server.box}:
+                raise InputError(f"{party.name} has the name or a key of {server.name}; a client has its own")
+
 
 class Roster(Mapping[str, PublicKeys]):
     """The clients that may take part, by name: the public-key infrastructure both servers know.
 
     Raises:
-        InputError: two share a name or a key, or one is named like a server.
+        InputError: two share a name or either key, or one is named like a server.
     """
 
     def __init__(self, clients: Iterable[PublicKeys] = ()) -> None:
@@ -177,11 +199,10 @@ class Roster(Mapping[str, PublicKeys]):
         for client in clients:
             if client.name in SERVER_NAMES or client.name in self._clients:
                 raise InputError(f"two parties are named {client.name!r}; name one of them otherwise")
-            if client.sign in seen:
-                raise InputError(
-                    f"{client.name} and {seen[client.sign]} have the same key; each needs its own"
-                )
-            seen[client.sign] = client.name
+            for key in (client.sign, client.box):
+                if key in seen:
+                    raise InputError(f"{client.name} and {seen[key]} have the same key; each needs its own")
+                seen[key] = client.name
             self._clients[client.name] = client
 
     def __getitem__(self, name: str) -> PublicKeys:
@@ -238,7 +259,7 @@ def load_public(paths: Iterable[str | os.PathLike[str]]) -> list[PublicKeys]:
     for file in files:
         try:
             value = json.loads(file.read_text())
-        except (ValueError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             raise InputError(f"{file} is no JSON; make public keys by `janus keys`") from None
         parties = value if isinstance(value, list) else [value]
         if any(isinstance(party, dict) and "janus" in party for party in parties):
@@ -261,4 +282,7 @@ def split_parties(parties: Iterable[PublicKeys]) -> tuple[Servers, Roster]:
     clients = [party for party in listed if party.name not in SERVER_NAMES]
     if len(listed) != len(clients) + 2:
         raise InputError("a server's public keys are given twice; name each file once")
-    return Servers(servers["s0"], servers["s1"]), Roster(clients)
+    both = Servers(servers["s0"], servers["s1"])
+    for client in clients:
+        both.check_other(client)
+    return both, Roster(clients)

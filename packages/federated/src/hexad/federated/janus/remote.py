@@ -1,5 +1,6 @@
 """A client's round with two servers behind HTTP (`service.py`)."""
 
+import json
 import time
 from collections.abc import Callable
 
@@ -8,8 +9,11 @@ from jaxtyping import Float
 
 from hexad.core.errors import InputError
 from hexad.federated.janus.client import JanusClient, Result
+from hexad.federated.janus.client_memory import ClientFolder
 from hexad.federated.janus.errors import ProtocolError
-from hexad.federated.janus.service import NOT_YET, READY, fetch
+from hexad.federated.janus.http_server import NOT_YET, READY, fetch
+
+Ask = Callable[[int, str, bytes | None], bytes]
 
 
 def take_part(
@@ -20,6 +24,7 @@ def take_part(
     round_number: int,
     *,
     model: str = "",
+    folder: ClientFolder | None = None,
     timeout: float = 600,
     poll_seconds: float = 0.3,
     tell: Callable[[float, str], None] = lambda fraction, note: None,
@@ -30,6 +35,7 @@ def take_part(
         client: of the session.
         addresses: of S_0 and S_1, such as "http://127.0.0.1:8700".
         update, weight, round_number, model: as in `JanusClient.protect`.
+        folder: keeps what was masked, so that a second call goes on where the first was interrupted.
         timeout: seconds in all; a server that does not answer is asked again until then.
         poll_seconds: pause between questions.
         tell: called with what is going on.
@@ -41,10 +47,9 @@ def take_part(
     for address in addresses:
         if not address.startswith(("http://", "https://")):
             raise InputError(f"{address!r} is no address; write http://HOST:PORT")
-    messages = client.protect(update, weight, round_number, model)
     end = time.monotonic() + timeout
 
-    def ask(role: int, path: str, body: bytes | None) -> bytes:
+    def ask(role: int, path: str, body: bytes | None = None) -> bytes:
         while True:
             code, answer = fetch(addresses[role].rstrip("/") + path, body)
             if code == READY:
@@ -57,12 +62,46 @@ def take_part(
                 raise InputError(f"S_{role} at {addresses[role]} {what} after {timeout:g} s; try again later")
             time.sleep(poll_seconds)
 
+    reply = f"/reply/{round_number}/{client.keys.name}"
+    if folder is not None and folder.memory.round == round_number:
+        # Masked before: a server that has the sum already takes no message any more.
+        arrived = [fetch(address.rstrip("/") + reply)[0] == READY for address in addresses]
+    else:
+        client.epochs = _epochs(client, ask)
+        arrived = [False, False]
+    mask = client.protect if folder is None else folder.masking(client)
+    messages = mask(update, weight, round_number, model)
     for role, message in enumerate(messages):
-        tell(0.1 + 0.1 * role, f"sending to S_{role}")
-        ask(role, "/message", message)
+        if not arrived[role]:
+            tell(0.1 + 0.1 * role, f"sending to S_{role}")
+            ask(role, "/message", message)
     replies = []
     for role in (0, 1):
         tell(0.3 + 0.3 * role, f"waiting for S_{role}")
-        replies.append(ask(role, f"/reply/{round_number}/{client.keys.name}", None))
+        replies.append(ask(role, reply))
     tell(0.9, "verifying")
     return client.verify_and_unmask(replies[0], replies[1], round_number, model)
+
+
+def _epochs(client: JanusClient, ask: Callable[[int, str], bytes]) -> tuple[str, str]:
+    """The names of both servers' folders: the message is good for those alone.
+
+    A false one cannot harm: the server then refuses the message.
+    """
+    found = []
+    for role, known in enumerate(client.epochs):
+        status = ask(role, "/status")
+        try:
+            epoch = json.loads(status)["epoch"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            epoch = None
+        if not isinstance(epoch, str) or not 0 < len(epoch) <= 64:
+            raise ProtocolError(
+                "envelope", f"S_{role} answers /status with nonsense; is it a server of janus?"
+            )
+        if known not in ("", epoch):
+            raise ProtocolError(
+                "epoch", f"S_{role} has lost or replaced its folder and may sum rounds twice; end the session"
+            )
+        found.append(epoch)
+    return found[0], found[1]

@@ -12,14 +12,10 @@ Vectors are read one at a time, so memory holds two of them, however many client
 """
 
 import os
-from collections.abc import Callable
-from typing import Literal, NamedTuple, Self
-
-import numpy as np
-from jaxtyping import UInt
+from collections.abc import Callable, Iterator
+from typing import Literal, Self
 
 from hexad.core.errors import InputError
-from hexad.core.validation import check_count
 from hexad.federated.janus.agreement import (
     Agreement,
     Entry,
@@ -28,23 +24,27 @@ from hexad.federated.janus.agreement import (
     read_list,
     write_list,
 )
-from hexad.federated.janus.client import word_type
-from hexad.federated.janus.config import JanusConfig
-from hexad.federated.janus.envelopes import Header, check_header, open_sealed, read_header, seal
+from hexad.federated.janus.client_messages import (
+    KINDS,
+    Contribution,
+    Part,
+    add_up,
+    contribution,
+    read_part,
+)
+from hexad.federated.janus.config import JanusConfig, check_round
+from hexad.federated.janus.envelopes import (
+    SIGNATURE,
+    check_header,
+    check_signature,
+    read_header,
+    seal,
+    unseal,
+)
 from hexad.federated.janus.errors import ProtocolError
-from hexad.federated.janus.groups import get_group, scalar_from_bytes, scalar_to_bytes
+from hexad.federated.janus.groups import get_group
 from hexad.federated.janus.keys import Keys, Roster, Servers
-from hexad.federated.janus.masks import SEED_SIZE, expand, scalar_pad
-from hexad.federated.janus.server_state import Phase, Store
-
-
-class _Part(NamedTuple):
-    """What a client's message adds to a server's sums."""
-
-    header: Header
-    words: bytes | memoryview
-    scalar: int
-    commitment: bytes
+from hexad.federated.janus.server_state import Phase, Store, Summed
 
 
 class JanusServer:
@@ -57,9 +57,12 @@ class JanusServer:
         roster: who may take part; `roster` may be set anew between rounds, as clients join and leave.
         config: the session's parameters.
         folder: what it keeps; the same folder again goes on after a crash.
+        mark: a file elsewhere, such as beside the keys, that remembers how far the folder was: an older copy
+            of the folder, which could sum a round again, is then refused.
 
     Raises:
-        InputError: the keys are not those of the role; the folder is another server's, or in use.
+        InputError: the keys are not those of the role; the folder is another server's, in use, lost, or an
+            older copy; a client of the roster has the name or a key of a server.
     """
 
     def __init__(
@@ -70,20 +73,21 @@ class JanusServer:
         roster: Roster,
         config: JanusConfig,
         folder: str | os.PathLike[str],
+        mark: str | os.PathLike[str] | None = None,
     ) -> None:
         if role not in (0, 1) or isinstance(role, bool):
             raise InputError(f"role is {role!r}; it must be 0 or 1")
         if keys.public != servers[role]:
             raise InputError(f"the keys of {keys.name} are not those that all know of {servers[role].name}")
+        for client in roster.values():
+            servers.check_other(client)
         self.role, self.keys, self.servers, self.roster, self.config = role, keys, servers, roster, config
         self.group = get_group(config.group)
-        self._kind = ("masked", "seed")[role]
-        self._store = Store(folder, role, config)
+        self._store = Store(folder, role, config, mark)
         self._entries: dict[str, Entry] = {}
         if self.phase == "open":
             for name, message in self._store.messages():
-                part = self._open(message)
-                self._entries[name] = Entry(commitment_hash(part.commitment), part.header.model)
+                self._entries[name] = self._entry(self._stored(message))
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +110,17 @@ class JanusServer:
         return self._store.state.phase
 
     @property
+    def epoch(self) -> str:
+        """Names the server's folder: a message for another one, lost or replaced, is refused."""
+        return self._store.state.epoch
+
+    @property
+    def summed(self) -> int:
+        """The last round with a sum, 0 before the first."""
+        past = self._store.state.summed
+        return self.round if self.phase == "aggregated" else past.round if past else 0
+
+    @property
     def participants(self) -> tuple[str, ...]:
         """Who takes part in a closed round."""
         return self._store.state.names
@@ -116,7 +131,7 @@ class JanusServer:
         Raises:
             ProtocolError: check `"round"`: the number is not above all before.
         """
-        check_count("round_number", round_number)
+        check_round(round_number)
         if round_number == self.round and self.phase == "open":
             return
         if round_number <= self.round:
@@ -134,21 +149,28 @@ class JanusServer:
                 f"round {self.round} of {self.keys.name} is {self.phase}; {' or '.join(phases)} is needed",
             )
 
-    def _open(self, message: bytes, later: int = 0) -> _Part:
+    def _open(self, message: bytes, later: int = 0) -> Part:
         header, line, sealed = read_header(message)
-        check_header(header, self.config, kind=self._kind, recipient=self.keys.name, round=self.round + later)
-        payload = open_sealed(line, sealed, self.keys, self.roster.member(header.sender))
-        size, word = self.group.element_size, word_type(self.config).itemsize
-        whole = (self.config.dim * word + 32 if self.role == 0 else SEED_SIZE) + size
-        if len(payload) != whole:
+        kind, own = KINDS[self.role], self.keys.name
+        check_header(header, self.config, kind=kind, recipient=own, round=self.round + later)
+        if header.epoch not in ("", self.epoch):
             raise ProtocolError(
-                "length", f"the payload of {header.sender} has {len(payload)} bytes, not {whole}"
+                "epoch",
+                f"{header.sender} knows another folder of {own} than this; if it was lost, end the session",
             )
-        commitment = self.group.decode(payload[-size:])
-        if self.role == 1:
-            return _Part(header, payload[:SEED_SIZE], 0, commitment)
-        scalar = scalar_from_bytes(payload[-32 - size : -size], self.group.order)
-        return _Part(header, memoryview(payload)[: -32 - size], scalar, commitment)
+        sender = self.roster.member(header.sender)
+        payload = check_signature(line, unseal(line, sealed, self.keys), sender)
+        return read_part(header, payload, self.role, self.config, self.group)
+
+    def _stored(self, message: bytes) -> Part:
+        """A message that was taken before; its sender may have left the roster since."""
+        header, line, sealed = read_header(message)
+        payload = unseal(line, sealed, self.keys)[SIGNATURE:]
+        return read_part(header, payload, self.role, self.config, self.group)
+
+    @staticmethod
+    def _entry(part: Part) -> Entry:
+        return Entry(commitment_hash(part.commitment), part.header.model, part.header.training)
 
     def submit(self, message: bytes, *, begin: bool = False) -> str:
         """Take a client's message of the open round; returns the client's name.
@@ -159,7 +181,7 @@ class JanusServer:
 
         Raises:
             ProtocolError: it is malformed, not signed by a client of the roster, of another round, session
-                or recipient, or a second one of the same client.
+                or recipient, for a folder that was lost, or a second one of the same client.
         """
         if begin and self.phase in ("idle", "aggregated", "aborted"):
             self._open(message, later=1)
@@ -170,7 +192,7 @@ class JanusServer:
         if name in self._entries:
             raise ProtocolError("duplicate", f"{name} has sent its message of round {self.round} already")
         self._store.write(f"{name}.message", message)
-        self._entries[name] = Entry(commitment_hash(part.commitment), part.header.model)
+        self._entries[name] = self._entry(part)
         return name
 
     def holds(self, message: bytes) -> bool:
@@ -201,6 +223,16 @@ class JanusServer:
         """The list of this round or the one before, if it was written: the other server may ask again."""
         return self._store.past_list(round_number)
 
+    def check_list(self, peer_list: bytes) -> int:
+        """The round of a list that the other server has signed.
+
+        Raises:
+            ProtocolError: it has not, or the list is of another session.
+        """
+        number = read_header(peer_list)[0].round
+        read_list(peer_list, self.config, number, self.servers[1 - self.role], self.keys.name)
+        return number
+
     def lacks(self, peer_list: bytes) -> list[str]:
         """Who is on the other server's list of the round and was not heard here."""
         peer = self.servers[1 - self.role]
@@ -230,18 +262,24 @@ class JanusServer:
                 raise ProtocolError(
                     "participants", f"round {self.round} is closed; its participants cannot be changed"
                 )
-            return Agreement(state.names, state.model, state.digest)
+            return Agreement(state.names, state.model, state.training, state.digest)
         own = read_list(self._store.read("own.list"), self.config, self.round, self.keys.public, peer.name)
         try:
             found = agree(self.config, self.round, own, theirs)
         except ProtocolError:
-            state.phase = "aborted"
-            self._store.save()
+            self.abort()
             raise
         self._store.write("peer.list", peer_list)
-        state.names, state.model, state.digest, state.phase = found.names, found.model, found.digest, "closed"
+        state.names, state.digest = found.names, found.digest
+        state.model, state.training, state.phase = found.model, found.training, "closed"
         self._store.save()
         return found
+
+    def abort(self) -> None:
+        """End a round that has no sum yet without one."""
+        self._need("open", "listed", "closed", "aborted")
+        self._store.state.phase = "aborted"
+        self._store.save()
 
     def aggregate(self, tell: Callable[[float, str], None] = lambda fraction, note: None) -> None:
         """Sum what the participants sent, once a round.
@@ -253,28 +291,22 @@ class JanusServer:
             ProtocolError: check `"round"`: it is not closed, or was summed before.
         """
         self._need("closed")
-        config, names = self.config, self.participants
-        total = np.zeros(config.dim, word_type(config))
-        scalar, commitments = 0, []
-        for place, name in enumerate(names):
-            tell(place / len(names), name)
-            words, part, commitment = self.contribution(name)
-            total += words
-            scalar += part
-            commitments.append(commitment)
-        sums = total.tobytes() + scalar_to_bytes(scalar % self.group.order) + self.group.combine(commitments)
+        names = self.participants
+
+        def each() -> Iterator[Contribution]:
+            for place, name in enumerate(names):
+                tell(place / len(names), name)
+                yield self.contribution(name)
+
+        sums = add_up(each(), self.config, self.group)
         self._store.write("sums.bin", sums)
         self._store.state.phase = "aggregated"
         self._store.save()
 
-    def contribution(self, name: str) -> tuple[UInt[np.ndarray, " dim"], int, bytes]:
-        """What one client adds to the sums: words, a scalar and its commitment."""
-        part = self._open(self._store.read(f"{name}.message"))
-        if self.role == 0:
-            return np.frombuffer(part.words, word_type(self.config)), part.scalar, part.commitment
-        seed, config = bytes(part.words), self.config
-        pad = expand(seed, self.round, config.dim, config.modulus_bits)
-        return pad, scalar_pad(seed, self.group), part.commitment
+    def contribution(self, name: str) -> Contribution:
+        """What one client adds to the sums."""
+        part = self._stored(self._store.read(f"{name}.message"))
+        return contribution(part, self.role, self.config, self.group)
 
     def sums(self) -> bytes:
         """The round's sums as each client gets them, before they are signed and sealed.
@@ -285,27 +317,25 @@ class JanusServer:
         self._need("aggregated")
         return self._store.read("sums.bin")
 
-    def reply(self, name: str) -> bytes:
-        """The round's sums, signed and sealed to a client of the roster.
+    def reply(self, name: str, round_number: int | None = None) -> bytes:
+        """A round's sums, signed and sealed to a client of the roster.
+
+        Args:
+            name: of the client.
+            round_number: the current round, where it has a sum, or the one before that had one.
 
         Raises:
-            ProtocolError: check `"round"`: nothing was summed yet; `"roster"`: it is no client.
+            ProtocolError: check `"round"`: it has no sum, yet or any more; `"roster"`: it is no client.
         """
-        self._need("aggregated")
-        state, client = self._store.state, self.roster.member(name)
-        header = Header(
-            "sum",
-            state.session,
-            state.config,
-            state.round,
-            self.keys.name,
-            name,
-            state.model,
-            state.digest,
-            len(state.names),
-            name in state.names,
-        )
-        return seal(header, self.sums(), self.keys, client)
+        state, past, sums = self._store.state, self._store.state.summed, b""
+        if past is not None and round_number == past.round:
+            sums = self._store.read("sums.bin", past.round)
+        elif round_number in (None, self.round):
+            past, sums = Summed.of(state), self.sums()
+        if past is None or not sums:
+            raise ProtocolError("round", f"{self.keys.name} has no sum of round {round_number} any more")
+        header = past.header(state, self.keys.name, name)
+        return seal(header, sums, self.keys, self.roster.member(name))
 
     def __repr__(self) -> str:
         return f"JanusServer({self.role}, round={self.round}, phase={self.phase!r})"

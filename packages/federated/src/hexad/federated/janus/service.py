@@ -14,33 +14,19 @@ the process may be killed and started again at any time.
 import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from hexad.core.errors import HexadError, InputError
-from hexad.federated.janus.envelopes import read_header
+from hexad.federated.janus.envelopes import check_header, read_header
 from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.http_server import GONE, NOT_YET, READY, fetch
 from hexad.federated.janus.server import JanusServer
 from hexad.federated.janus.session_file import SessionFile
 
 GRACE_SECONDS = 10.0
 """How long a server waits for clients that the other one heard, after that one has ended the round."""
-
-READY, NOT_YET, REFUSED, GONE = 200, 202, 409, 410
-
-
-def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> tuple[int, bytes]:
-    """Status and body of a request; 0 where nobody answers."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=timeout) as reply:
-            return reply.status, reply.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except (OSError, ValueError):
-        return 0, b""
 
 
 class Service:
@@ -67,6 +53,8 @@ class Service:
         self.server, self._session, self._peer = server, session, peer.rstrip("/")
         self._clients, self._seconds, self._tell = clients, round_seconds, tell
         self._lock = threading.Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._said = ""
         self._due = time.monotonic() + round_seconds
 
     def message(self, body: bytes) -> tuple[int, bytes]:
@@ -75,16 +63,31 @@ class Service:
             if self.server.holds(body):
                 return READY, b"taken\n"  # its answer was lost, and the client asks again
             before = self.server.round
-            self.server.roster = SessionFile.load(self._session).roster
+            check_header(read_header(body)[0], self.server.config, recipient=self.server.keys.name)
+            self._read_roster()
             name = self.server.submit(body, begin=True)
             if self.server.round != before:
                 self._due = time.monotonic() + self._seconds
             self._tell(f"round {self.server.round}: {name} was heard")
         return READY, b"taken\n"
 
+    def _read_roster(self) -> None:
+        """Read the session file again where it has changed; if it is no good, the roster stays."""
+        try:
+            found = self._session.stat()
+            if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
+                return
+            self._stamp = stamp
+            loaded = SessionFile.load(self._session)
+            if (loaded.config, loaded.servers) != (self.server.config, self.server.servers):
+                raise InputError(f"{self._session} has other parameters or servers now")
+            self.server.roster = loaded.roster
+        except (HexadError, OSError) as error:
+            self._tell(f"the roster stays as it was: {error}")
+
     def list(self, body: bytes) -> tuple[int, bytes]:
         """The other server's list, in exchange for this one's."""
-        number = read_header(body)[0].round
+        number = self.server.check_list(body)  # strangers get no answer, and end no round
         with self._lock:
             if number == self.server.round + 1:
                 self.server.expect(body)
@@ -108,7 +111,12 @@ class Service:
             self._tell(f"round {number}: {error}")
             return
         if self.server.phase == "closed":
-            self.server.aggregate()
+            try:
+                self.server.aggregate()
+            except HexadError as error:  # such as a message that is gone from the disk
+                self.server.abort()
+                self._tell(f"round {number} ends without a sum: {error}")
+                return
             self._tell(f"round {number}: summed {', '.join(self.server.participants)}")
 
     def reply(self, round_number: int, name: str) -> tuple[int, bytes]:
@@ -119,18 +127,19 @@ class Service:
                 round_number == round_now and phase in ("open", "listed", "closed")
             ):
                 return NOT_YET, b"not summed yet\n"
-            if round_number < round_now or phase != "aggregated":
-                return (
-                    GONE,
-                    f"round {round_number} has no sum; the server is at {round_now}, {phase}\n".encode(),
-                )
-            return READY, self.server.reply(name)
+            try:
+                return READY, self.server.reply(name, round_number)
+            except ProtocolError as error:
+                if error.check != "round":
+                    raise
+                return GONE, f"round {round_number} has no sum (any more); at {round_now}, {phase}\n".encode()
 
     def status(self) -> tuple[int, bytes]:
         """Where the server is."""
         with self._lock:
             content = {
                 "server": self.server.keys.name,
+                "epoch": self.server.epoch,
                 "round": self.server.round,
                 "phase": self.server.phase,
                 "heard": self.server.heard(),
@@ -155,55 +164,15 @@ class Service:
             if self.server.round == number and self.server.phase in ("listed", "closed"):
                 self._close(theirs)
 
+    def say(self, line: str) -> None:
+        """Tell people once what keeps going wrong."""
+        if line != self._said:
+            self._said = line
+            self._tell(line)
+
     def most_bytes(self) -> int:
         """A body that is longer is no message."""
         return 8 * self.server.config.dim + 256 * self.server.config.max_clients + 8192
-
-
-def make_http(service: Service, host: str, port: int) -> ThreadingHTTPServer:
-    """An HTTP server that is bound and does not serve yet.
-
-    Raises:
-        InputError: the address cannot be bound.
-    """
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self, work: Callable[[], tuple[int, bytes]]) -> None:
-            try:
-                code, body = work()
-            except HexadError as error:
-                code, body = REFUSED, f"{error}\n".encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            if not 0 < length <= service.most_bytes():
-                self._answer(lambda: (413, b"this is no message of the session\n"))
-                return
-            body = self.rfile.read(length)
-            known = {"/message": service.message, "/list": service.list}
-            work = known.get(self.path)
-            self._answer(lambda: work(body) if work else (404, b"unknown\n"))
-
-        def do_GET(self) -> None:
-            parts = self.path.strip("/").split("/")
-            if parts == ["status"]:
-                self._answer(service.status)
-            elif len(parts) == 3 and parts[0] == "reply" and parts[1].isdigit():
-                self._answer(lambda: service.reply(int(parts[1]), parts[2]))
-            else:
-                self._answer(lambda: (404, b"unknown\n"))
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing: the service tells what matters."""
-
-    try:
-        return ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        raise InputError(f"{host}:{port} cannot be bound ({error.strerror}); name another port") from None
 
 
 def serve(service: Service, http: ThreadingHTTPServer, poll_seconds: float = 0.2) -> None:
@@ -211,7 +180,10 @@ def serve(service: Service, http: ThreadingHTTPServer, poll_seconds: float = 0.2
     threading.Thread(target=http.serve_forever, daemon=True).start()
     try:
         while True:
-            service.tick()
+            try:
+                service.tick()
+            except (HexadError, OSError) as error:  # a full disk, say: the next tick tries again
+                service.say(str(error))
             time.sleep(poll_seconds)
     finally:
         http.shutdown()

@@ -12,12 +12,14 @@ from hexad.federated.janus.command_options import (
     KeyFile,
     Mean,
     Model,
+    Own,
     Round,
     Session,
     State,
     Threads,
     Weight,
     load,
+    open_folder,
     open_server,
     prepare,
     show_mean,
@@ -47,7 +49,8 @@ def serve(
         hexad federated janus serve -s session.json -k s0.key.json --state s0 --port 8700 \\
             --peer http://other.example:8701
     """
-    from hexad.federated.janus.service import Service, make_http
+    from hexad.federated.janus.http_server import make_http
+    from hexad.federated.janus.service import Service
     from hexad.federated.janus.service import serve as run
 
     loaded, own = load(session_file, key_file)
@@ -79,13 +82,15 @@ def take_part(
     s1: Annotated[str, typer.Option(help="Address of S_1.")],
     out: Mean = Path("mean.npz"),
     model: Model = None,
+    state: Own = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait in all.")] = 600.0,
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
     """Take part in a round with two servers that `serve`: protect, send, wait, verify, write the mean.
 
-    The mean has the names and shapes of the update. Example:
+    The mean has the names and shapes of the update. After Ctrl-C or a crash the same command goes on: what
+    was masked is kept and sent again as it is. Example:
 
         hexad federated janus take-part update.npz -s session.json -k bank-a.key.json -r 1 -w 120 \\
             --s0 http://one.example:8700 --s1 http://other.example:8701
@@ -97,11 +102,25 @@ def take_part(
 
     loaded, own = load(session_file, key_file)
     values, template, digest = read_update(update), read_arrays(update), digest_of(model)
-    with progress_bar(stderr, "round", quiet=as_json) as tell:
+    with (
+        open_folder(loaded, own, key_file, state) as memory,
+        progress_bar(stderr, "round", quiet=as_json) as tell,
+    ):
         prepare(loaded.config, tell)
         client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
+        memory.memory.give_to(client)
+        tag = memory.tag(digest, round_number)
         result = remote.take_part(
-            client, (s0, s1), values, weight, round_number, model=digest, timeout=timeout, tell=tell
+            client,
+            (s0, s1),
+            values,
+            weight,
+            round_number,
+            model=tag,
+            folder=memory,
+            timeout=timeout,
+            tell=tell,
         )
-    write_mean(writable_file(out, "mean"), result.mean, template)
+        write_mean(writable_file(out, "mean"), result.mean, template)
+        memory.accept(client, result, round_number)
     show_mean(result, out, round_number, as_json)

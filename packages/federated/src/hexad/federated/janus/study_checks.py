@@ -73,20 +73,24 @@ def measure_exactness(config: JanusConfig, rounds: int, dropout: float, seed: in
 class TrustingClient(JanusClient):
     """Ablation: takes a sum without looking at commitments."""
 
-    def verify_and_unmask(self, from_s0: bytes, from_s1: bytes, round_number: int, model: str = "") -> Result:
+    def verify_and_unmask(
+        self, from_s0: bytes, from_s1: bytes, round_number: int, model: str = "", training: str = ""
+    ) -> Result:
         """As `JanusClient`, but any sum passes."""
         self.pedersen.open = lambda c, m, r: True
         first, second = self._read(0, from_s0, round_number), self._read(1, from_s1, round_number)
-        return self._accept(first, second._replace(commitment=first.commitment), model)
+        return self._accept(first, second._replace(commitment=first.commitment), model, training)
 
 
 class OneCommitmentClient(JanusClient):
     """Ablation: checks the sum by S_0's commitment alone."""
 
-    def verify_and_unmask(self, from_s0: bytes, from_s1: bytes, round_number: int, model: str = "") -> Result:
+    def verify_and_unmask(
+        self, from_s0: bytes, from_s1: bytes, round_number: int, model: str = "", training: str = ""
+    ) -> Result:
         """As `JanusClient`, without comparing the servers' commitments."""
         first, second = self._read(0, from_s0, round_number), self._read(1, from_s1, round_number)
-        return self._accept(first, second._replace(commitment=first.commitment), model)
+        return self._accept(first, second._replace(commitment=first.commitment), model, training)
 
 
 @dataclass(frozen=True)

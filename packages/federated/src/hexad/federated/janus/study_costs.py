@@ -1,6 +1,7 @@
 """What a round costs one client, seconds of its core and bytes: Janus, and Flower's SecAgg functions."""
 
 import importlib
+import itertools
 import os
 import statistics
 import time
@@ -77,13 +78,17 @@ def janus_costs(
         session = make_session([f"c{k}" for k in range(n)], config, folder / config.session)
         client: JanusClient = session.clients["c0"]
         try:
-            for server in (session.s0, session.s1):
-                server.begin(1)
             update = rng.normal(scale=0.1, size=length)
-            _, protect = core_seconds(lambda c=client, u=update: c.protect(u, 100, 1), repeats)
+            rounds = itertools.count(1)  # a client masks once a round
+            _, protect = core_seconds(
+                lambda c=client, u=update, r=rounds: c.protect(u, 100, next(r)), repeats
+            )
+            number = next(rounds)
+            for server in (session.s0, session.s1):
+                server.begin(number)
             sizes = (0, 0)
             for other in session.clients.values():
-                sent = other.protect(rng.normal(scale=0.1, size=length), 100, 1)
+                sent = other.protect(rng.normal(scale=0.1, size=length), 100, number)
                 session.s0.submit(sent.to_s0)
                 session.s1.submit(sent.to_s1)
                 sizes = (len(sent.to_s0), len(sent.to_s1))
@@ -92,7 +97,9 @@ def janus_costs(
             session.s1.close(lists[0])
             servers = max(core_seconds(session.s0.aggregate)[1], core_seconds(session.s1.aggregate)[1])
             replies = session.s0.reply("c0"), session.s1.reply("c0")
-            _, verify = core_seconds(lambda c=client, r=replies: c.verify_and_unmask(r[0], r[1], 1), repeats)
+            _, verify = core_seconds(
+                lambda c=client, r=replies, k=number: c.verify_and_unmask(r[0], r[1], k), repeats
+            )
             down = len(replies[0]) + len(replies[1])
             found[n] = Cost(protect, verify, sum(sizes), down, sizes[1], servers)
         finally:
