@@ -1,0 +1,121 @@
+"""What all three stages are made of: perceptrons whose copies are one batch of weights, and scaled inputs."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hexad.core.errors import InputError
+
+ROWS = 65_536
+"""States that are encoded at a time: bounds the memory of the hidden layers."""
+
+
+class Perceptrons(nn.Module):
+    """Independent copies of a perceptron, computed together as batched matrix products.
+
+    Hidden layers are linear, GELU and, with `layer_norm`, LayerNorm; the output is linear. Weights are drawn
+    from the uniform distribution of variance 1 / mean(fan in, fan out), biases are 0.
+
+    Args:
+        copies: how many, with weights of their own.
+        sizes: numbers of the input, of each hidden layer and of the output.
+        layer_norm: normalise each hidden layer.
+        generator: of the first weights.
+        last_scale: variance of the last layer's weights, relative to the others.
+    """
+
+    def __init__(
+        self,
+        copies: int,
+        sizes: Sequence[int],
+        *,
+        layer_norm: bool = True,
+        generator: torch.Generator,
+        last_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.gains, self.shifts = nn.ParameterList(), nn.ParameterList()
+        for place, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+            last = place == len(sizes) - 2
+            limit = math.sqrt(6 * (last_scale if last else 1.0) / (rows + columns))
+            weight = torch.empty(copies, rows, columns).uniform_(-limit, limit, generator=generator)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(copies, 1, columns)))
+            if layer_norm and not last:
+                self.gains.append(nn.Parameter(torch.ones(copies, 1, columns)))
+                self.shifts.append(nn.Parameter(torch.zeros(copies, 1, columns)))
+
+    def forward(
+        self, x: Float[Tensor, "batch inputs"], copies: slice = slice(None)
+    ) -> Float[Tensor, "copies batch outputs"]:
+        """The outputs of the chosen copies for one and the same input."""
+        chosen = self.weights[0][copies]
+        x = x.expand(len(chosen), -1, -1)
+        for place, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias[copies], x, weight[copies])
+            if place < len(self.weights) - 1:
+                x = functional.gelu(x)
+                if len(self.gains):
+                    normal = functional.layer_norm(x, x.shape[-1:])
+                    x = torch.addcmul(self.shifts[place][copies], normal, self.gains[place][copies])
+        return x
+
+
+class Scaler(nn.Module):
+    """Observations shifted and scaled number by number; saved with the weights as buffers.
+
+    Args:
+        obs_dim: numbers in an observation; the scaler does nothing until `fit`.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, obs_dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(obs_dim))
+        self.register_buffer("scale", torch.ones(obs_dim))
+
+    def fit(self, observations: Float[np.ndarray, "states obs_dim"]) -> None:
+        """Take mean and deviation of the states; a number that is always the same is only shifted."""
+        mean = observations.mean(axis=0, dtype=np.float64)
+        deviation = observations.std(axis=0, dtype=np.float64)
+        steady = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
+        self.mean.copy_(torch.from_numpy(mean))
+        self.scale.copy_(torch.from_numpy(np.where(steady, 1.0, deviation)))
+
+    def forward(self, observations: Float[Tensor, "*batch obs_dim"]) -> Float[Tensor, "*batch obs_dim"]:
+        """Scaled observations."""
+        return (observations - self.mean) / self.scale
+
+
+def as_rows(
+    values: "Float[np.ndarray, 'rows columns'] | Float[Tensor, 'rows columns']", columns: int, what: str
+) -> Float[Tensor, "rows columns"]:
+    """Finite numbers of shape (rows, columns) as a float32 tensor.
+
+    Raises:
+        InputError: another shape, or numbers that are not finite.
+    """
+    try:
+        rows = torch.as_tensor(np.asarray(values), dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must be numbers of shape (rows, {columns}): {error}") from None
+    if rows.ndim != 2 or rows.shape[1] != columns:
+        raise InputError(f"{what} has shape {tuple(rows.shape)}; it must be (rows, {columns})")
+    if not bool(rows.isfinite().all()):
+        raise InputError(f"{what} holds numbers that are not finite")
+    return rows
+
+
+@torch.no_grad()
+def follow(averages: nn.Module, module: nn.Module, rate: float) -> None:
+    """Move the slow copy's parameters towards the module's by that share (Polyak averaging), in place."""
+    torch._foreach_lerp_(list(averages.parameters()), list(module.parameters()), rate)
