@@ -7,7 +7,7 @@ arXiv 2506.07744.
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -132,6 +132,7 @@ class GAS:
                 np.save(home / "temporal-losses.npy", temporal.losses_)
         elif self.temporal_ is None and home is not None and (home / "temporal.safetensors").is_file():
             self.temporal_ = load_temporal(home / "temporal.safetensors")
+            self.config = replace(self.config, temporal=self.temporal_.config)
         temporal = self.temporal_
         if temporal is None:
             raise InputError("graph and policy need the embedding; fit the stage tdr first")
@@ -192,6 +193,15 @@ class GAS:
     ) -> Callable[[Float[np.ndarray, "episodes obs_dim"]], Float[np.ndarray, "episodes act_dim"]]:
         """Begin episodes side by side: what comes back maps their observations to actions."""
         navigator = self.navigate(goals)
+        return lambda observations: self.act(observations, navigator)
+
+    def straight_controller(
+        self, goals: Float[np.ndarray, "episodes obs_dim"]
+    ) -> Callable[[Float[np.ndarray, "episodes obs_dim"]], Float[np.ndarray, "episodes act_dim"]]:
+        """As `controller`, without the graph: the policy heads for phi(goal), to see what the graph adds."""
+        if self.temporal_ is None:
+            raise InputError("the agent has no embedding; fit the stage tdr first")
+        navigator = Navigator(None, self.temporal_.encode, goals)
         return lambda observations: self.act(observations, navigator)
 
     def predict(

@@ -1,5 +1,6 @@
 """Pictures of mazes: walls, nodes, the chosen path, the way that the agent went; and the same in motion."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,10 @@ from hexad.core.errors import InputError
 from hexad.core.files import atomic_path
 from hexad.core.plots import COLOURS, STYLE, new_figure
 from hexad.core.validation import check_count
-from hexad.rl_graph.gas.mazes import CELL
+from hexad.rl_graph.gas.agent import GAS
+from hexad.rl_graph.gas.evaluation import Controller, evaluate
+from hexad.rl_graph.gas.fitting import Progress
+from hexad.rl_graph.gas.mazes import CELL, make_env
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +24,76 @@ FRAMES = 120
 """Frames of an animation at most."""
 RATE = 20
 """Frames a second."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One episode in a maze, as it is drawn.
+
+    Attributes:
+        walls: (rows, columns), which cells are walls.
+        nodes: (nodes, 2) positions of the graph's nodes.
+        path: (points, 2) from the start by the nodes that were chosen there to the goal.
+        trace: (moments, 2) positions of the agent.
+        goal: (2,).
+        success: whether it was reached.
+    """
+
+    walls: Bool[np.ndarray, "rows columns"]
+    nodes: Float[np.ndarray, "nodes 2"]
+    path: Float[np.ndarray, "points 2"]
+    trace: Float[np.ndarray, "moments 2"]
+    goal: Float[np.ndarray, " 2"]
+    success: bool
+
+
+def walk(
+    agent: GAS,
+    env: str,
+    task: int,
+    *,
+    max_steps: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Walk:
+    """Let the agent run one episode in one of OGBench's mazes.
+
+    Args:
+        agent: fitted on observations whose first two numbers are the position.
+        env: name of the environment.
+        task: number of the task.
+        max_steps: of the episode; the environment's own limit where None.
+        seed: of start and goal.
+        progress: called as `progress(fraction, "0 of 1 arrived")`.
+
+    Raises:
+        InputError: the environment is no maze, the graph holds no positions, or as `evaluate`.
+    """
+    world = make_env(env)
+    walls = getattr(world.unwrapped, "maze_map", None)
+    world.close()
+    if walls is None:
+        raise InputError(f"{env} is no maze of OGBench; only their walls can be drawn")
+    graph = agent.graph_
+    if graph is None or graph.observations is None:
+        raise InputError("the graph holds no observations of its nodes; fit the stage graph again")
+    nodes, chosen = graph.observations, []
+
+    def start(goals: Float[np.ndarray, "episodes obs_dim"]) -> Controller:
+        navigator = agent.navigate(goals)
+
+        def act(observations: Float[np.ndarray, "episodes obs_dim"]) -> Float[np.ndarray, "episodes act_dim"]:
+            actions = agent.act(observations, navigator)
+            if not chosen:
+                chosen.append(navigator.path(0))
+            return actions
+
+        return act
+
+    found = evaluate(start, env, tasks=[task], episodes=1, max_steps=max_steps, seed=seed, progress=progress)
+    trace, goal = found.traces[: found.steps[0] + 1, 0, :2], found.goals[0, :2]
+    path = np.concatenate([trace[:1], nodes[chosen[0], :2], goal[None]])
+    return Walk(np.asarray(walls) == 1, nodes[:, :2], path, trace, goal, bool(found.success[0]))
 
 
 def draw_maze(

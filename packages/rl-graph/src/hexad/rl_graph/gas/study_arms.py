@@ -198,13 +198,11 @@ def plan(arm: str, agent: GAS, data: Trajectories) -> tuple[Start, StitchGraph |
     if arm == METHOD:
         return agent.controller, graph
     if arm == NO_GRAPH:
-        graph = None
-    elif arm == NO_TE:
-        graph = StitchGraph.build(
-            temporal.encode(data.observations), data.ends, config.horizon, -1, encoder=temporal.digest
-        )
-    elif arm == RAW:
+        return agent.straight_controller, None
+    if arm == RAW:
         return _raw(agent, data)
+    latents = temporal.encode(data.observations)
+    graph = StitchGraph.build(latents, data.ends, config.horizon, te_threshold=-1)
 
     def start(goals: Float[np.ndarray, "episodes obs_dim"]) -> Controller:
         navigator = Navigator(graph, temporal.encode, goals, latch=config.latch)
