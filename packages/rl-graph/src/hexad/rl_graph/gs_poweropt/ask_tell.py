@@ -130,11 +130,14 @@ class GSPower:
         self.last_iterates: deque[Float[np.ndarray, " d"]] = deque(maxlen=AVERAGED)
         self._noise: Float[np.ndarray, "K d"] = np.empty((self.settings.popsize, len(self.mean)))
         self._asked: Float[np.ndarray, "K d"] | None = None
+        self._before: Any = None
+        """State of the generator before what is asked for was drawn."""
         self._watch = EssWatch(self.settings)
 
     def ask(self) -> Float[np.ndarray, "K d"]:
         """The points of the next step, one a row; the same ones until they are told."""
         if self._asked is None:
+            self._before = self.rng.bit_generator.state
             self.rng.standard_normal(out=self._noise)
             self._asked = self._points(self._noise)
         return self._asked
@@ -157,7 +160,7 @@ class GSPower:
         if self._asked is None:
             raise InputError("tell() comes after ask(): there are no points to which these values belong")
         told = np.asarray(values)
-        if told.shape != (self.settings.popsize,) or not np.isrealobj(told) or told.dtype == object:
+        if told.shape != (self.settings.popsize,) or told.dtype.kind not in "fiub":
             raise InputError(
                 f"tell() wants {self.settings.popsize} real numbers, one a point, and got {told.dtype} of "
                 f"shape {told.shape}"
@@ -168,38 +171,38 @@ class GSPower:
             # From the noise, as fun may have written into the array it was given.
             hint = "" if told[failed] == -np.inf else "; mend fun there, or pass nan_policy='worst'"
             raise InputError(f"fun is {told[failed]} at {point_of(self._points(self._noise[failed]))}{hint}")
-        moved, self.ess = False, math.nan
+        moved, ess, x, fun = None, math.nan, self.x, self.fun
         if np.isfinite(usable).all():
             logs = log_weights(usable, self.settings)
             best = int(np.argmin(usable))
-            if usable[best] < self.fun:
-                self.x, self.fun = self._points(self._noise[best]), float(usable[best])
-            self.ess = effective_samples(logs)
+            if usable[best] < fun:
+                x, fun = self._points(self._noise[best]), float(usable[best])
+            ess = effective_samples(logs)
             moved = self._step(logs)
-        self.nfev += len(told)
-        self.nit += 1
-        self.stalls += not moved
-        self.last_iterates.append(self.mean)
+        # All at once, so that Ctrl-C finds a state from which one can go on.
         self._asked = None
-        self._watch(self.ess)
+        self.x, self.fun, self.ess = x, fun, ess
+        self.mean = self.mean if moved is None else moved
+        self.nfev, self.nit, self.stalls = self.nfev + len(told), self.nit + 1, self.stalls + (moved is None)
+        self.last_iterates.append(self.mean)
+        self._watch(ess)
 
-    def _step(self, logs: Float[np.ndarray, " K"]) -> bool:
-        """mu + alpha_t g / ||g||; False where there is no direction."""
+    def _step(self, logs: Float[np.ndarray, " K"]) -> Float[np.ndarray, " d"] | None:
+        """mu + alpha_t g / ||g||; None where there is no direction."""
         w = weights(logs, self.settings.baseline)
         total = np.exp(logs).sum()
         largest = np.abs(w).max()
         if largest == 0:
-            return False
+            return None
         # Of order one, so that the norm of a tiny gradient does not vanish.
         g = (w / largest) @ self._noise
         norm = float(np.linalg.norm(g))
         if norm == 0 or not math.isfinite(norm):
-            return False
+            return None
         settings = self.settings
         factor = 1 / norm if settings.normalize else largest / (settings.sigma * total)
         moved = self.mean + self.settings.step_length(self.nit) * factor * (self.x_scale * g)
-        self.mean = moved if self.box is None else self.box.nearest(moved)
-        return True
+        return moved if self.box is None else self.box.nearest(moved)
 
     def consider(self, x: Float[np.ndarray, " d"], value: float) -> None:
         """Take a point evaluated elsewhere, by one more evaluation; it is kept if it is the best."""
@@ -228,13 +231,10 @@ class GSPower:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later run needs to go on exactly, between `tell` and `ask`: arrays, numbers, text.
+        """All that a later run needs to go on exactly: arrays, numbers, and the generator's state.
 
-        Raises:
-            InputError: points are asked for and not yet told.
+        Points that are asked for and not yet told are no part of it; they are asked for again.
         """
-        if self._asked is not None:
-            raise InputError("state_dict() between ask() and tell(): tell the values first")
         iterates = np.array(self.last_iterates) if self.last_iterates else np.empty((0, len(self.mean)))
         counts = {"nit": self.nit, "nfev": self.nfev, "stalls": self.stalls, "low_steps": self._watch.steps}
         return {
@@ -243,7 +243,7 @@ class GSPower:
             "fun": self.fun,
             "ess": self.ess,
             "last_iterates": iterates,
-            "rng": self.rng.bit_generator.state,
+            "rng": self.rng.bit_generator.state if self._asked is None else self._before,
             **counts,
         }
 

@@ -128,60 +128,114 @@ def minimize_gspower(
         decay=decay, normalize=normalize, baseline=baseline, shift=shift, scale=scale, nan_policy=nan_policy,
         x_scale=x_scale, bounds=bounds, boundary=boundary, rng=rng,
     )  # fmt: skip
+    limit = check_budget(search, maxiter, maxfev, evaluate_mean, polish)
+    stop_asked = callback_of(callback)
+    objective = Objective(fun, args if isinstance(args, tuple) else (args,))
+    ess: list[float] = []
+    iterates = [search.mean] if return_all else []
+
+    def after_step() -> bool:
+        ess.append(search.ess)
+        if return_all:
+            iterates.append(search.mean)
+        return stop_asked is not None and stop_asked(_intermediate(search))
+
+    ending: dict[str, Any] = {"fun_mean": math.nan, "nfev_polish": 0}
+    with evaluator(objective, vectorized, workers) as evaluate:
+        try:
+            status = advance(search, evaluate, maxiter, limit, evaluate_mean, after_step)
+            ending = finish(search, evaluate, limit, polish)
+        except KeyboardInterrupt:
+            if interrupt == "raise" or not math.isfinite(search.fun):
+                raise
+            status = 130
+    result = search.result
+    result.update(ending | {"ess": np.array(ess)} | describe(search, status))
+    if return_all:
+        result.allvecs = iterates
+    return result
+
+
+def check_budget(
+    search: GSPower, maxiter: int, maxfev: int | None, evaluate_mean: bool, polish: bool
+) -> float:
+    """Evaluations at most, infinite without `maxfev`.
+
+    Raises:
+        InputError: they are too few for a step, or would leave none to polish.
+    """
     per_step = search.settings.popsize + evaluate_mean
-    limit = math.inf if maxfev is None else count_of("maxfev", maxfev, per_step)
+    if maxfev is None:
+        return math.inf
+    limit = count_of("maxfev", maxfev)
+    if limit < per_step:
+        raise InputError(
+            f"maxfev is {limit}, less than the {per_step} evaluations of one step; lower popsize"
+        )
     if polish and maxiter * per_step >= limit:
         raise InputError(
             f"maxiter={maxiter} steps of {per_step} evaluations take all of maxfev={maxfev} and leave none "
             "to polish; lower maxiter"
         )
-    stop_asked = callback_of(callback)
-    objective = Objective(fun, args if isinstance(args, tuple) else (args,))
-    ess: list[float] = []
-    iterates = [search.mean] if return_all else []
-    status = 0
-    with evaluator(objective, vectorized, workers) as evaluate:
-        try:
-            while search.nit < maxiter:
-                if search.nfev + per_step > limit:
-                    status = 1
-                    break
-                if evaluate_mean:
-                    _consider(search, evaluate, search.mean)
-                search.tell(evaluate(search.ask()))
-                ess.append(search.ess)
-                if return_all:
-                    iterates.append(search.mean)
-                if stop_asked is not None and stop_asked(_intermediate(search)):
-                    status = 99
-                    break
-            if status in (0, 1) and search.stalls == search.nit:
-                status = 2
-            fun_mean = math.nan
-            if search.nfev < limit and search.nit:
-                fun_mean = _consider(search, evaluate, search.x_mean)
-            polished = 0
-            if polish and math.isfinite(search.fun) and search.nfev < limit:
-                polished = _polish(search, evaluate, limit - search.nfev)
-        except KeyboardInterrupt:
-            if interrupt == "raise" or not math.isfinite(search.fun):
-                raise
-            status, fun_mean, polished = 130, math.nan, 0
-    result = search.result
-    result.update(
-        fun_mean=fun_mean,
-        nfev_polish=polished,
-        ess=np.array(ess),
-        status=status,
-        success=status in (0, 1),
-        message=(
-            f"{MESSAGES[status]}; iterates settle about sigma/sqrt(popsize) = {result.accuracy:.3g} or the "
-            f"step length, {result.step_length:.3g}, from an optimum, whichever is larger"
+    return limit
+
+
+def advance(
+    search: GSPower,
+    evaluate: Batch,
+    maxiter: int,
+    limit: float,
+    evaluate_mean: bool = False,
+    after_step: Callable[[], bool] = lambda: False,
+) -> int:
+    """Make steps until there are `maxiter`, or the next would take more than `limit` evaluations in all.
+
+    Args:
+        search: what is moved; its earlier steps count.
+        evaluate: from points (K, d) to values (K,).
+        maxiter: steps in all.
+        limit: evaluations in all.
+        evaluate_mean: evaluate mu too, once a step.
+        after_step: called after each step; it says whether to stop.
+
+    Returns:
+        a key of `MESSAGES`.
+    """
+    while search.nit < maxiter:
+        if search.nfev + search.settings.popsize + evaluate_mean > limit:
+            break
+        X = search.ask()
+        if evaluate_mean:
+            _consider(search, evaluate, search.mean)
+        search.tell(evaluate(X))
+        if after_step():
+            return 99
+    if search.nit and search.stalls == search.nit:
+        return 2
+    return 0 if search.nit >= maxiter else 1
+
+
+def finish(search: GSPower, evaluate: Batch, limit: float, polish: bool) -> dict[str, Any]:
+    """The value at `x_mean` and, if wanted, Nelder-Mead, as far as `limit` leaves evaluations for them."""
+    fun_mean, polished = math.nan, 0
+    if search.nfev < limit and search.nit:
+        fun_mean = _consider(search, evaluate, search.x_mean)
+    if polish and math.isfinite(search.fun) and search.nfev < limit:
+        polished = _polish(search, evaluate, limit - search.nfev)
+    return {"fun_mean": fun_mean, "nfev_polish": polished}
+
+
+def describe(search: GSPower, status: int) -> dict[str, Any]:
+    """How the run ended, in SciPy's words, and how near to an optimum it can be."""
+    accuracy, length = search.settings.accuracy, search.result.step_length
+    return {
+        "status": status,
+        "success": status in (0, 1),
+        "message": (
+            f"{MESSAGES[status]}; iterates settle about sigma/sqrt(popsize) = {accuracy:.3g} or the step "
+            f"length, {length:.3g}, from an optimum, whichever is larger"
         ),
-    )
-    if return_all:
-        result.allvecs = iterates
-    return result
+    }
 
 
 def _check_scipy_arguments(jac: Any, hess: Any, hessp: Any, constraints: Any, tol: Any) -> None:

@@ -67,12 +67,7 @@ def nevergrad_default(counted: Counted, seed: int, settings: Settings) -> None:
     from nevergrad.optimization import metamodel
 
     problem = counted.problem
-    space = ng.p.Array(init=problem.x0)
-    scale = 1.0
-    if problem.lower is not None and problem.upper is not None:
-        scale = float((problem.upper - problem.lower)[0])
-        space.set_bounds(problem.lower, problem.upper)
-    space.set_mutation(sigma=scale * settings["sigma"])
+    space = ng.p.Array(init=problem.x0).set_mutation(sigma=settings["sigma"])
     space.random_state.seed(seed)
     optimizer = ng.optimizers.NGOpt(parametrization=space, budget=counted.budget, num_workers=1)
     with patch.object(metamodel, "float", lambda number: np.asarray(number).item(), create=True):
@@ -157,7 +152,7 @@ def _with(grid: list[Settings], **more: Any) -> list[Settings]:
 
 
 # Eight settings are tried for each arm on each problem; uniform random search has none to try.
-_ATTACK = _grid(power=(2.0, 8.0), sigma=(0.05, 0.1), learning_rate=(0.02, 0.05))
+_ATTACK = _grid(power=(2.0, 8.0), sigma=(0.05, 0.1), learning_rate=(0.01, 0.03))
 _FIT = _grid(power=(1.0, 4.0), sigma=(0.03, 0.1), learning_rate=(0.02, 0.1))
 _SIGMAS = (0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 GRIDS: dict[str, dict[str, list[Settings]]] = {
@@ -171,7 +166,7 @@ GRIDS: dict[str, dict[str, list[Settings]]] = {
     },
     "smoothing": {
         "attack": _with(
-            _grid(popsize=(10, 20), sigma=(0.05, 0.1), learning_rate=(0.02, 0.05)), power=NEARLY_ZERO
+            _grid(popsize=(10, 20), sigma=(0.05, 0.1), learning_rate=(0.01, 0.03)), power=NEARLY_ZERO
         ),
         "fit": _with(
             _grid(popsize=(20, 50), sigma=(0.03, 0.1), learning_rate=(0.02, 0.1)),
@@ -183,7 +178,7 @@ GRIDS: dict[str, dict[str, list[Settings]]] = {
         "attack": _grid(sigma=(0.05, 0.1, 0.2, 0.4), popsize=(0, 40)),
         "fit": _grid(sigma=(0.05, 0.15, 0.25, 0.4), popsize=(0, 40)),
     },
-    "nevergrad": {"attack": _grid(sigma=_SIGMAS), "fit": _grid(sigma=_SIGMAS)},
+    "nevergrad": {"attack": _grid(sigma=_SIGMAS)},
     "dual-annealing": {
         "attack": _grid(radius=(0.25, 0.5, 1.0, 2.0), no_local_search=(False, True)),
         "fit": _grid(initial_temp=(5230.0, 100.0), visit=(2.62, 2.2), no_local_search=(False, True)),
@@ -195,8 +190,17 @@ GRIDS: dict[str, dict[str, list[Settings]]] = {
     "random": {"attack": _grid(sigma=_SIGMAS), "fit": [{}]},
 }
 
-TUNED: dict[str, dict[str, int]] = {arm: {} for arm in GRIDS}
-"""Which setting of the grid each arm runs with on each problem: the best of the sweep."""
+TUNED: dict[str, dict[str, int]] = {
+    "gspower": {"attack": 1, "sunspots": 7, "rastrigin": 3, "griewank": 4},
+    "paper": {"attack": 5, "sunspots": 3, "rastrigin": 3, "griewank": 0},
+    "smoothing": {"attack": 1, "sunspots": 3, "rastrigin": 2, "griewank": 0},
+    "cma": {"attack": 2, "sunspots": 3, "rastrigin": 1, "griewank": 6},
+    "nevergrad": {"attack": 0},
+    "dual-annealing": {"attack": 2, "sunspots": 7, "rastrigin": 6, "griewank": 2},
+    "differential-evolution": {"attack": 2, "sunspots": 2, "rastrigin": 1, "griewank": 1},
+    "random": {"attack": 6, "sunspots": 0, "rastrigin": 0, "griewank": 0},
+}
+"""Which setting of the grid each arm runs with on each problem: the best of the sweep (see `sweep`)."""
 
 
 def grid_of(arm: str, problem: str) -> list[Settings]:
@@ -206,4 +210,4 @@ def grid_of(arm: str, problem: str) -> list[Settings]:
 
 def tuned(arm: str, problem: str) -> Settings:
     """The setting that an arm runs with."""
-    return grid_of(arm, problem)[TUNED[arm].get(problem, 0)]
+    return grid_of(arm, problem)[TUNED[arm][problem]]

@@ -119,7 +119,8 @@ class GSPowerOptimizer(torch.optim.Optimizer):
         """Evaluate the closure at `popsize` samples around the parameters and move these by a step.
 
         Args:
-            closure: returns the loss, a number or a tensor of one; it need not call backward.
+            closure: returns the loss, a number or a tensor of one. It is called without autograd, which a
+                loss that has derivatives in it can turn on by `torch.enable_grad`.
 
         Returns:
             the mean of the samples' finite losses.
@@ -160,8 +161,7 @@ class GSPowerOptimizer(torch.optim.Optimizer):
                 for group, parameter, noise in self._noise(sample):
                     # From the copy: adding and subtracting again would not give the same parameters.
                     torch.add(means[parameter], noise, alpha=group["sigma"], out=parameter.data)
-                with torch.enable_grad():
-                    losses[sample] = float(closure())
+                losses[sample] = float(closure())
         finally:
             for parameter, mean in means.items():
                 parameter.data.copy_(mean)
@@ -186,7 +186,8 @@ class GSPowerOptimizer(torch.optim.Optimizer):
             for _, parameter, noise in self._noise(sample):
                 gradients[parameter].add_(noise, alpha=float(w[sample] / largest))
         gradients = {parameter: self._summed(gradient) for parameter, gradient in gradients.items()}
-        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients.values()))
+        norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in gradients.values()]
+        norm = math.hypot(*norms)
         if norm == 0 or not math.isfinite(norm):
             return False
         for group in self.param_groups:
