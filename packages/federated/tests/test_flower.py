@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from hexad.core.errors import InputError
-from hexad.federated.flower import SERVER_ID, InProcessGrid
+from hexad.federated.flower import SERVER_ID, InProcessGrid, check_enough_nodes
 
 
 def counting_app():
@@ -89,6 +89,18 @@ def test_bad_grids_and_messages_are_refused():
     grid = InProcessGrid(ClientApp(), 1)
     with pytest.raises(InputError, match="node 99, which is not there"):
         grid.send_and_receive([Message(RecordDict(), 99, MessageType.TRAIN)])
+
+
+def test_a_strategy_that_would_wait_for_ever_is_refused():
+    grid = InProcessGrid(counting_app(), 1)
+    with pytest.raises(InputError, match="min_available_nodes is 2 and the grid has 1 node, to which none"):
+        check_enough_nodes(grid, FedAvg(fraction_evaluate=0.0))
+    with pytest.raises(InputError, match="min_train_nodes is 3 and the grid has 1 node"):
+        check_enough_nodes(grid, FedAvg(min_train_nodes=3, min_available_nodes=1, fraction_evaluate=0.0))
+    few = FedAvg(min_train_nodes=1, min_available_nodes=1, min_evaluate_nodes=5, fraction_evaluate=0.0)
+    check_enough_nodes(grid, few)  # nobody is asked to evaluate
+    few.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=1)
+    check_enough_nodes(object(), FedAvg())  # nodes may yet come to other grids
 
 
 def test_without_flower_one_line_says_what_to_install():

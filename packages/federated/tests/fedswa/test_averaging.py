@@ -181,3 +181,60 @@ def test_a_memory_keeps_what_the_server_may_go_back_to():
     assert memory.of(9)["w"] == 9.0
     with pytest.raises(InputError, match="round 9 comes after round 9"):
         memory.remember(9, {}, counted=9)
+
+
+ONE = {"w": np.ones(2, np.float32)}
+NOT_ARRAYS = [
+    ({"v": np.ones(2, np.float32)}, r"lacks \['w'\] and has the unknown \['v'\]"),
+    ({"w": np.ones(1, np.float32)}, "shape of 'w'"),
+    ({"w": np.array([1, np.nan], np.float32)}, "not finite"),
+    ({"w": torch.ones(2)}, r"'w' is a (Tensor|ndarray) in .* and a (Tensor|ndarray) in .*; use .* not both"),
+    ({"w": "12"}, "'w' in .* is a str; pass numpy arrays"),
+    ({"w": 1.0}, "'w' in .* is a float; pass numpy arrays"),
+    ("ab", "is a str; pass a mapping of names to arrays"),
+    ([np.ones(2)], "is a list; pass a mapping"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), NOT_ARRAYS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: correction(ONE, x),
+        lambda x: next_variate(x, ONE, ONE, 1.0),
+        lambda x: next_variate(ONE, ONE, x, 1.0),
+        lambda x: update_momentum(ONE, x, 0.5),
+        lambda x: update_scaffold(ONE, x, 1, 2),
+        lambda x: weighted_mean([ONE, x], [1, 1]),
+        lambda x: extrapolate(ONE, x, 1.5, ["w"]),
+        lambda x: extrapolate(x, ONE, 1.5, []),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_broadcasts_nowhere(call, wrong, message):
+    if isinstance(wrong, dict) and "v" in wrong:
+        message = r"lacks \['\w'\] and has the unknown \['\w'\]"  # whichever of the two is said to be wrong
+    with pytest.raises(InputError, match=message) as caught:
+        call(wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_and_numbers_of_averages_are_checked():
+    with pytest.raises(InputError, match=r"parameters is the string 'w'; pass a list"):
+        extrapolate(ONE, ONE, 1.5, "w")
+    with pytest.raises(InputError, match=r"parameters names \['wait'\], which theta lacks"):
+        extrapolate(ONE, ONE, 1.5, ["w", "wait"])
+    with pytest.raises(InputError, match="server_alpha must be a number"):
+        extrapolate(ONE, ONE, "1.5", ["w"])
+    with pytest.raises(InputError, match="3 weights for 2 updates"):
+        weighted_mean([ONE, ONE], [1, 1, 1])
+    with pytest.raises(InputError, match="1 weights for more updates"):
+        weighted_mean(iter([ONE, ONE]), [1])
+    with pytest.raises(InputError, match="a weight must be a number"):
+        weighted_mean([ONE], ["1"])
+
+
+def test_zeros_are_zeros_whatever_they_are_like():
+    for array in (np.array([np.nan, -1.0]), torch.tensor([float("inf"), -1.0])):
+        zeros = zeros_like({"w": array})["w"]
+        assert np.array_equal(np.asarray(zeros), [0.0, 0.0])
+        assert zeros.dtype == array.dtype

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from hexad.core import cli
 from hexad.core.errors import InputError
+from hexad.federated.fedswa.checkpoints import alone_in
 from hexad.federated.fedswa.simulation import Simulation, label_counts, simulate
 
 SMALL = [
@@ -133,6 +134,13 @@ def test_every_strategy_learns(strategy):
     run = simulate(plan)
     assert run.history[-1]["accuracy"] > 0.5 > 0.2 > run.history[0]["accuracy"]
     assert run.accuracy(1) == run.history[-1]["accuracy"]
+
+
+def test_two_commands_in_one_folder_are_refused(tmp_path, capsys):
+    with alone_in(tmp_path / "run", "--out"):
+        assert hexad("simulate", "--out", tmp_path / "run", *SMALL) == 2
+    assert "another run is writing to" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}
 
 
 def test_the_partition_is_counted():

@@ -303,3 +303,55 @@ def test_numpy_and_torch_agree():
     arrays = next_variate(*({k: v.numpy() for k, v in part.items()} for part in (c, m, delta)), 0.3)
     for name in m:
         np.testing.assert_array_equal(tensors[name].numpy(), arrays[name])
+
+
+def test_an_optimizer_of_other_parameters_or_decay_is_refused():
+    config, loader, model = LocalConfig(0.1, 2), make_loader(), make_model()
+    for parameters, message in (
+        (make_model().parameters(), "lacks 4 of the model's 4 trainable parameters and has 4 of others"),
+        (model[0].parameters(), "lacks 2 of the model's 4 trainable parameters and has 0 of others"),
+    ):
+        with pytest.raises(InputError, match=message):
+            local_train(model, loader, config, optimizer=torch.optim.SGD(parameters, 0.1, weight_decay=1e-3))
+    for make in (torch.optim.SGD, torch.optim.Adam):
+        with pytest.raises(
+            InputError, match=r"weight_decay is 0 and the config's 0\.001; give both the same"
+        ):
+            local_train(model, loader, config, optimizer=make(model.parameters(), 0.1))
+    for name, p in named(make_model()).items():
+        assert torch.equal(named(model)[name], p)
+    model[0].bias.requires_grad_(False)  # a frozen one may be among the optimizer's
+    sgd = torch.optim.SGD(model.parameters(), 0.1, weight_decay=1e-3)
+    assert local_train(model, loader, config, optimizer=sgd).delta.keys() == named(model).keys() - {"0.bias"}
+
+
+def test_option_one_leaves_the_model_as_it_was():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double().eval()
+    model[2].train()
+    model[0].bias.requires_grad_(False)
+    before = copy.deepcopy(model)
+    gradient = full_gradient(model, make_loader())
+    for name, array in before.state_dict().items():
+        assert torch.equal(model.state_dict()[name], array)
+    assert [module.training for module in model.modules()] == [m.training for m in before.modules()]
+    assert gradient.keys() == named(model).keys()
+    assert not gradient["0.bias"].any()
+    # In training mode, as the local steps are: the statistics are the batch's.
+    one = make_loader()[:1]
+    loss = cross_entropy(before.train(), one[0])
+    (wanted,) = torch.autograd.grad(loss, [before[2].weight])
+    torch.testing.assert_close(full_gradient(model, one)["2.weight"], wanted, rtol=0, atol=1e-14)
+
+
+def test_option_one_gives_all_names_of_a_tied_parameter():
+    model = nn.Sequential(nn.Linear(5, 5, dtype=torch.float64), nn.Linear(5, 5, dtype=torch.float64))
+    model[1].weight = model[0].weight
+    gradient = full_gradient(model, make_loader())
+    assert torch.equal(gradient["0.weight"], gradient["1.weight"])
+    (wanted,) = torch.autograd.grad(
+        sum(cross_entropy(model, batch) for batch in make_loader()) / 4, [model[0].weight]
+    )
+    torch.testing.assert_close(gradient["0.weight"], wanted, rtol=0, atol=1e-14)
+    with pytest.raises(InputError, match="no parameter needs a gradient"):
+        full_gradient(model.requires_grad_(False), make_loader())

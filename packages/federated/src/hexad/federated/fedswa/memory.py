@@ -46,7 +46,7 @@ class VariateMemory:
         if made <= counted:
             raise InputError(f"round {made} comes after round {counted}; the server counts rounds wrongly")
         wanted = {counted, *kept}
-        self.versions = {old: c for old, c in self.versions.items() if old in wanted and old <= counted}
+        self.versions = {old: c for old, c in self.versions.items() if old in wanted}
         self.versions[made] = variate
 
 
