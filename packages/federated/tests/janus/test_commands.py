@@ -265,3 +265,83 @@ def test_without_the_extra_one_line_says_what_to_install():
     first, second = done.stdout.splitlines()
     assert 'pip install "hexad-federated[janus]"' in first
     assert 'pip install "hexad-federated[flower,janus]"' in second
+
+
+def test_the_same_command_again_masks_nothing_again(step, parties):
+    box = protect_all(step, parties)
+    before = {path.name: path.read_bytes() for path in box.iterdir()}
+    protect_all(step, parties)
+    assert {path.name: path.read_bytes() for path in box.iterdir()} == before
+    code, _, error = step("protect", "a", parties / "b.npz", "-w", 1, "-o", box)
+    assert (code, "was masked for round 1" in error.replace("\n", " ")) == (2, True)
+    code, _, error = step("protect", "a", parties / "a.npz", "-w", 1, "-o", box, number=0)
+    assert (code, "round_number is 0" in error) == (2, True)
+    code, _, error = step("protect", "a", parties / "a.npz", "-w", 1, "-o", box, number=10**30)
+    assert (code, "round_number is 2^32 or more" in error) == (2, True)
+    code, _, _ = step("protect", "a", parties / "b.npz", "-w", 1, "-o", box, "--state", parties / "other")
+    assert code == 0  # who names another folder takes leave of what was remembered
+
+
+def test_replies_are_found_among_all_that_lies_in_a_folder(step, parties):
+    box = protect_all(step, parties)
+    serve(step, parties, box)
+    mean = parties / "mean.npz"
+    assert any("s0-round-1-to-s1" in path.name for path in box.iterdir())  # a list
+    for given in (sorted(box.glob("s*.janus")), [box]):
+        code, report, error = step("verify", "a", *given, "-o", mean)
+        assert (code, report["participants"]) == (0, 4), error
+    assert mean.stat().st_mode & 0o777 == 0o600
+    kept = parties / "keys" / "a.key.rounds"
+    assert {path.stat().st_mode & 0o077 for path in kept.rglob("*.json")} == {0}
+
+
+def test_models_stand_under_keyed_tags_from_the_second_round_on(step, parties):
+    from hexad.federated.janus.command_files import digest_of
+    from hexad.federated.janus.envelopes import read_header
+    from hexad.federated.janus.tags import model_tag
+
+    session = SessionFile.load(parties / "session.json")
+    tags = []
+    for number in (1, 2):
+        for place, name in enumerate(NAMES):
+            code, _, error = step(
+                "protect", name, parties / f"{name}.npz", "-w", place + 1, "--model", parties / "a.npz",
+                "-o", parties / f"box-{number}", number=number,
+            )  # fmt: skip
+            assert code == 0, error
+        box = parties / f"box-{number}"
+        tags.append({read_header(path.read_bytes())[0].model for path in box.iterdir()})
+        serve(step, parties, box, number)
+        for _ in range(2):  # a second time too
+            for name in NAMES:
+                code, report, error = step(
+                    "verify", name, *replies(box, name, number), "-o", parties / "mean.npz",
+                    "--model", parties / "a.npz", number=number,
+                )  # fmt: skip
+                assert (code, report["participants"]) == (0, 4), error
+    plain = model_tag(b"", session.config, digest_of(parties / "a.npz"))
+    assert tags[0] == {plain}
+    assert len(tags[1]) == 1
+    assert tags[1] != {plain}
+
+
+def test_a_client_s_keys_of_another_session_are_refused(step, parties, hexad):
+    assert hexad("keys", "a", "--out", parties / "others")[0] == 0
+    assert hexad("keys", "z", "--out", parties / "keys")[0] == 0
+    code, _, error = step("protect", "z", parties / "a.npz", "-w", 1, "-o", parties / "out")
+    assert (code, "are not in the session file" in error.replace("\n", " ")) == (2, True)
+    code, _, error = hexad(
+        "protect", parties / "a.npz", "-s", parties / "session.json",
+        "-k", parties / "others/a.key.json", "-r", 1, "-w", 1, "-o", parties / "out",
+    )  # fmt: skip
+    assert (code, "are not in the session file" in error.replace("\n", " ")) == (2, True)
+    assert not (parties / "out").exists()
+
+
+def test_a_server_s_folder_that_was_set_back_is_refused(step, parties):
+    box = protect_all(step, parties)
+    step("aggregate", "s1", box, "--state", parties / "s1", "--keep-open", "-o", box)
+    shutil.copytree(parties / "s1", parties / "copy")
+    step("aggregate", "s1", "--state", parties / "s1", "-o", box)
+    code, _, error = step("aggregate", "s1", "--state", parties / "copy", "-o", box)
+    assert (code, "a round could be summed twice" in error.replace("\n", " ")) == (2, True)

@@ -158,6 +158,12 @@ def test_bad_weights_are_refused(weight):
     [
         ({"length": 0}, "length is 0"),
         ({"clip": 0}, "clip is 0"),
+        ({"clip": 1e-300}, "clip is 1e-300"),
+        ({"clip": 5e-324}, "clip is 5e-324"),
+        ({"clip": 1e300}, "clip is"),
+        ({"modulus_bits": 64.0}, "modulus_bits is 64.0"),
+        ({"label": "\ud800"}, "label is"),
+        ({"label": 3}, "label is 3"),
         ({"clip": float("nan")}, "clip is nan"),
         ({"bits": 0}, "bits is 0"),
         ({"bits": 33}, "bits is 33"),
@@ -194,3 +200,11 @@ def test_a_sum_without_weight_has_no_mean():
 def test_seeds_of_another_length_are_refused():
     with pytest.raises(InputError, match="a seed has 31 bytes"):
         expand(bytes(31), 1, 3, 64)
+
+
+def test_1_and_1_0_are_one_session_and_digests_have_128_bits():
+    assert JanusConfig(4, clip=1).digest == JanusConfig(4, clip=1.0).digest
+    assert type(JanusConfig(4, clip=1).clip) is float
+    digests = {JanusConfig(4, clip=clip).digest for clip in (1, 2, 1.5)}
+    assert len(digests) == 3
+    assert {len(digest) for digest in digests} == {32}

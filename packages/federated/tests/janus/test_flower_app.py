@@ -1,6 +1,7 @@
 """Janus in Flower, in one process: the strategy, the mod, S_1's node, joining clients, crashes and cheats."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -15,13 +16,15 @@ from hexad.core.errors import InputError
 from hexad.federated.flower import InProcessGrid
 from hexad.federated.janus import JanusConfig, JanusStrategy, Keys, add_janus, janus_mod
 from hexad.federated.janus.client import model_digest
-from hexad.federated.janus.envelopes import read_header, seal
+from hexad.federated.janus.envelopes import Header, read_header, seal
 from hexad.federated.janus.errors import ProtocolError
-from hexad.federated.janus.flower_node import MODEL, Held, Node, pack, unpack
+from hexad.federated.janus.flower_instructions import instructions_digest
+from hexad.federated.janus.flower_node import HELD, MODEL, Held, Node, pack, unpack
 from hexad.federated.janus.flower_server1 import vouch, vouched
 from hexad.federated.janus.models import add_to, difference, flat_length
 from hexad.federated.janus.server import JanusServer
 from hexad.federated.janus.session_file import SessionFile
+from hexad.federated.janus.tags import model_tag
 
 CLIENTS = ("a", "b", "c", "d")
 START = [np.zeros((2, 3), np.float32), np.zeros(3)]
@@ -473,3 +476,216 @@ def test_a_node_knows_its_role(federation):
     nodes = [Node(context) for context in grid.contexts.values()]
     assert [node.is_s1 for node in nodes] == [True, False, False, False, False]
     assert [node.tag for node in nodes] == [""] * 5
+
+
+# What a cheating S_0 tells clients.
+
+
+def cheats(strategy, change):
+    """Let S_0 change the messages of a training: `change(name, content)` for each client."""
+    honest = strategy.configure_train
+
+    def cheat(*arguments):
+        messages = list(honest(*arguments))
+        for member, message in zip(strategy.members.clients, messages, strict=True):
+            change(member.name, message.content)
+        return messages
+
+    strategy.configure_train = cheat
+
+
+def zero_rate(content):
+    content["config"] = ConfigRecord({**content["config"], "lr": 0.0})
+
+
+def another_record(content):
+    content["extra"] = MetricRecord({"lr": 0.0})
+
+
+def another_array(content):
+    content["mask"] = ArrayRecord([np.zeros(2)])
+
+
+@pytest.mark.parametrize("change", [zero_rate, another_record, another_array])
+def test_a_client_that_is_told_to_train_otherwise_is_summed_with_nobody(federation, change):
+    """S_0 tells all but one to train at a rate of 0: the sum would be that one's update."""
+    config = ConfigRecord({"lr": 0.1})
+    for number, told in ((1, "b"), (2, "acd")):
+        strategy, grid = federation.strategy(evaluate=False), federation.grid()
+        cheats(strategy, lambda name, content, told=told: change(content) if name in told else None)
+        result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5, train_config=config)
+        # The victim's update is in no sum with the others', whichever side is larger.
+        assert strategy.server.participants == ("a", "c", "d"), number
+        assert dict(result.train_metrics_clientapp[1]) == {"participants": 3, "accepted": 4}
+        assert not grid.failures
+        strategy.server.release()
+
+
+def test_two_ways_to_train_equally_common_end_the_round(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    cheats(strategy, lambda name, content: zero_rate(content) if name in "ab" else None)
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert result.train_metrics_clientapp[1]["participants"] == 0
+
+
+def test_instructions_differ_by_all_that_a_train_function_can_see():
+    def of(run_config=(), **records):
+        return instructions_digest(RecordDict(records), dict(run_config))
+
+    arrays = ArrayRecord([np.zeros(2)])
+    several = [
+        of(),
+        of(run_config=[("lr", 1)]),
+        of(config=ConfigRecord({"lr": 1})),
+        of(config=ConfigRecord({"lr": 1.0})),
+        of(config=ConfigRecord({"lr": "1"})),
+        of(config=ConfigRecord({"lr": True})),
+        of(config=ConfigRecord({"lr": b"1"})),
+        of(config=ConfigRecord({"lr": [1]})),
+        of(config=ConfigRecord({"lr": 1, "b": 2})),
+        of(config=ConfigRecord({"b": 2, "lr": 1})),
+        of(config=MetricRecord({"lr": 1})),
+        of(other=ConfigRecord({"lr": 1})),
+        of(mask=arrays),
+        of(mask=ArrayRecord([np.zeros((2, 1))])),
+        of(mask=ArrayRecord([np.zeros(2, np.float32)])),
+        of(mask=ArrayRecord([np.ones(2)])),
+    ]
+    assert len(set(several)) == len(several)
+    # The model and Janus's own order are bound otherwise.
+    assert of(arrays=arrays, janus=ConfigRecord({"round": 1})) == of()
+
+
+def test_models_stand_under_tags_that_servers_cannot_guess(federation):
+    seen = []
+    grid = federation.grid(loses_reply=lambda reply: seen.append(reply) or False)
+    federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=2, timeout=5)
+    held = Node(grid.contexts[3]).held
+    assert len(held.secret) == 32
+    digest = model_digest(held.arrays.to_numpy_ndarrays())
+    config = federation.config
+    assert Node(grid.contexts[3]).tag == model_tag(held.secret, config, digest)
+    assert Node(grid.contexts[3]).tag != model_tag(b"", config, digest)
+    # All clients share the secret, and it stands in no reply.
+    assert {Node(grid.contexts[node]).held.secret for node in (3, 4, 5, 6)} == {held.secret}
+    texts = [v for r in seen for record in r.content.config_records.values() for v in record.values()]
+    for value in texts:
+        assert not (isinstance(value, bytes) and held.secret in value)
+        assert digest not in str(value)
+
+
+def test_no_client_trains_twice_for_a_round_also_after_a_restart(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    sent = []
+    honest = strategy.configure_train
+    strategy.configure_train = lambda *arguments: sent.extend(honest(*arguments)) or sent
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    for again in (grid, federation.grid()):
+        message = Message(sent[0].content, sent[0].metadata.dst_node_id, "train")
+        (reply,) = again.send_and_receive([message])
+        assert "a has trained for round 1 already" in reply.error.reason
+
+
+def test_clients_refuse_a_server_that_lost_its_folder(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    shutil.rmtree(federation.folder / "s1")
+    # Beside its keys stands that there was one.
+    with pytest.raises(ProtocolError, match="S_1 is not there"):
+        strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=0.2)
+    assert "not the folder that this server left" in str(grid.failures[-1][1])
+    shutil.rmtree(federation.folder / "s1.key.rounds")
+    grid.failures.clear()
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert result.train_metrics_clientapp[1]["participants"] == 0
+    clients = [error for node, error in grid.failures if node != 2]
+    assert [error.check for error in clients] == ["epoch"] * 4
+
+
+def offer(federation, servers, giver, taker, arrays, summed=0):
+    """S_0 and a client on its side bring another client a model; the reply."""
+    for server in servers:
+        server._store.state.round, server._store.state.phase = summed, "aggregated"
+    config = federation.config
+    box = Held(ArrayRecord(arrays), 10**6, b"")
+    digest = model_digest(box.arrays.to_numpy_ndarrays())
+    header = Header("model", config.session, config.digest, 9, giver, taker, model_tag(b"", config, digest))
+    sealed = seal(header, pack(box), federation.keys[giver], federation.keys[taker].public)
+    order = {"round": 9, "vouchers": [vouch(server, 9, giver) for server in servers], "model": sealed}
+    return Message(RecordDict({"janus": ConfigRecord(order)}), CLIENTS.index(taker) + 3, "query.janus_take")
+
+
+def test_s0_and_one_client_cannot_put_another_model_in_the_place_of_a_good_one(federation, servers):
+    grid = federation.grid()
+    federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=2, timeout=5)
+    before = model_digest(models(grid)["b"])
+    bad = [array + 7 for array in START]
+    for summed in (0, 1, 2):
+        (reply,) = grid.send_and_receive([offer(federation, servers, "d", "b", bad, summed)])
+        assert "the model of b lacks no round" in reply.error.reason
+        assert model_digest(models(grid)["b"]) == before
+    # Where both servers say that a round was missed, it is taken, and counts as far as they say.
+    (reply,) = grid.send_and_receive([offer(federation, servers, "d", "b", bad, 3)])
+    assert not reply.has_error()
+    assert Node(grid.contexts[4]).held.round == 3
+    # The word of S_0 alone is not enough.
+    message = offer(federation, servers, "d", "c", bad, 3)
+    servers[1]._store.state.round = 2
+    order = dict(message.content["janus"])
+    order["vouchers"] = [order["vouchers"][0], vouch(servers[1], 9, "d")]
+    message = Message(RecordDict({"janus": ConfigRecord(order)}), 5, "query.janus_take")
+    (reply,) = grid.send_and_receive([message])
+    assert "the model of c lacks no round" in reply.error.reason
+
+
+def test_a_sum_is_applied_once(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    before = model_digest(models(grid)["a"])
+    replies = strategy.members.ask_s1("reply", names=["a"])["replies"]
+    message = strategy._replies(strategy.members.clients[0], replies[0])
+    (reply,) = grid.send_and_receive([message])
+    assert "is in the model of a already" in reply.error.reason
+    assert model_digest(models(grid)["a"]) == before
+
+
+def test_a_client_that_leaves_in_mid_round_does_not_keep_the_sum_from_others(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    honest = strategy.configure_train
+
+    def leaves(*arguments):
+        messages = list(honest(*arguments))
+        left = dict(federation.keys)
+        del left["d"]
+        SessionFile.of(federation.config, [keys.public for keys in left.values()]).save(
+            federation.folder / "session.json"
+        )
+        return messages
+
+    strategy.configure_train = leaves
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 3, "accepted": 3}
+
+
+@pytest.mark.parametrize(
+    "order",
+    [{}, {"round": 0}, {"round": "x"}, {"round": 10**12}, {"round": 1.5}, {"round": 1}, None],
+)
+@pytest.mark.parametrize("kind", ["train.janus_finish", "query.janus_take", "query.janus_give"])
+def test_nonsense_from_s0_is_told_in_a_line(federation, kind, order):
+    grid = federation.grid()
+    grid.contexts[3].state[MODEL] = ArrayRecord(START)
+    grid.contexts[3].state[HELD] = ConfigRecord({"round": 0, "secret": b""})
+    content = RecordDict({} if order is None else {"janus": ConfigRecord(order)})
+    (reply,) = grid.send_and_receive([Message(content, 3, kind)])
+    assert reply.error.reason.startswith(("InputError", "ProtocolError"))
+
+
+@pytest.mark.parametrize(
+    "order", [{}, {"stage": "sum"}, {"stage": "reply", "names": "a"}, {"stage": "vouch"}]
+)
+def test_nonsense_to_s1_is_told_in_a_line(federation, order):
+    grid = federation.grid()
+    message = Message(RecordDict({"janus": ConfigRecord(order)}), 2, "query.janus_s1")
+    (reply,) = grid.send_and_receive([message])
+    assert "InputError: S_1 knows no stage" in reply.error.reason

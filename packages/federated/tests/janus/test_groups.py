@@ -1,5 +1,6 @@
 """Both groups against official vectors, and their sums of products against the plain ones."""
 
+import hashlib
 import itertools
 
 import numpy as np
@@ -72,8 +73,6 @@ def test_ristretto255_gives_the_multiples_of_rfc_9496():
 
 
 def test_ristretto255_maps_texts_as_rfc_9496_does():
-    import hashlib
-
     import rbcl
 
     for text, expected in MAPPED.items():
@@ -212,3 +211,23 @@ def test_unknown_groups_are_refused():
     with pytest.raises(InputError, match="did you mean 'secp256k1'"):
         get_group("secp256r1")
     assert BLOCK % 2 == 0
+
+
+def test_a_block_that_others_could_have_written_is_made_again(tmp_path, monkeypatch):
+    """Somebody else's block, in which all is well but one generator, of which the logarithm is known."""
+    monkeypatch.setenv("HEXAD_CACHE", str(tmp_path))
+    monkeypatch.setattr(generators_module, "_tables", {})
+    group = get_group("secp256k1")
+    expected = generators(group, "foreign", 10).copy()
+    (path,) = (tmp_path / "janus").glob("*.points")
+    assert path.stat().st_mode & 0o777 == 0o600
+    body = bytearray(path.read_bytes()[32:])
+    body[:64] = body[64:128]
+    path.write_bytes(hashlib.sha256(body).digest() + body)
+    path.chmod(0o622)
+    generators_module._tables.clear()
+    assert np.array_equal(generators(group, "foreign", 10), expected)
+    # And many false points are found in a file of one's own.
+    path.write_bytes(hashlib.sha256(body[64:] + body[:64]).digest() + body[64:] + body[:64])
+    generators_module._tables.clear()
+    assert np.array_equal(generators(group, "foreign", 10), expected)

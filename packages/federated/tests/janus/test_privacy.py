@@ -107,7 +107,7 @@ def test_what_s_1_holds_does_not_depend_on_the_update(session):
     lengths = {len(client.protect(np.full(6, value), 1, k).to_s1) for k, value in updates}
     assert len(lengths) == 1
     seen = set()
-    for _ in range(20):
-        _, line, sealed = read_header(client.protect(np.zeros(6), 1, 1).to_s1)
+    for number in range(4, 24):
+        _, line, sealed = read_header(client.protect(np.zeros(6), 1, number).to_s1)
         seen.add(open_sealed(line, sealed, session.s1.keys, client.keys.public))
     assert len({payload[:32] for payload in seen}) == len({payload[32:] for payload in seen}) == 20

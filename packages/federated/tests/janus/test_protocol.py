@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from hexad.core.errors import InputError
 from hexad.federated.janus.agreement import Entry, agree, write_list
@@ -13,8 +14,9 @@ from hexad.federated.janus.client import JanusClient, model_digest
 from hexad.federated.janus.envelopes import Header, open_sealed, read_header, seal
 from hexad.federated.janus.errors import ProtocolError, VerificationError
 from hexad.federated.janus.groups import GROUPS
-from hexad.federated.janus.keys import Keys, Roster, Servers
+from hexad.federated.janus.keys import Keys, PublicKeys, Roster, Servers, load_public
 from hexad.federated.janus.server import JanusServer
+from hexad.federated.janus.session_file import SessionFile
 
 
 def refused(check, function, *arguments, kind=ProtocolError):
@@ -501,6 +503,123 @@ def test_bad_calls_of_a_client_are_refused(session, updates):
     ):
         with pytest.raises(InputError, match=words):
             client.protect(update, weight, number)
+
+
+@pytest.mark.parametrize("message", ["x", None, 3, b"", b"janus2 " + b"[" * 4000 + b"\n"])
+def test_what_is_no_message_at_all_is_refused(session, message):
+    client, server = session.clients["a"], session.s0
+    server.begin(1)
+    for function in (server.submit, server.holds, server.lacks, server.check_list):
+        refused("envelope", function, message)
+    refused("envelope", client.verify_and_unmask, message, message, 1)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**32, pytest.param(10**5000, id="huge"), 1.0, "1", None, True])
+def test_numbers_that_are_no_round_are_refused_in_a_line(session, number):
+    client = session.clients["a"]
+    for function in (
+        lambda: client.protect(np.zeros(6), 1, number),
+        lambda: client.verify_and_unmask(b"", b"", number),
+        lambda: session.s0.begin(number),
+    ):
+        with pytest.raises(InputError, match="round_number is"):
+            function()
+    assert session.s0.round == 0
+
+
+def test_a_sum_beyond_the_range_of_its_clients_is_refused(session, updates):
+    """A client weighs in with more than any may: the sum is proven, and what was proven is refused."""
+    vectors, weights = updates()
+    for number, spoil in ((1, {3: 2**40}), (2, {6: 10**6})):
+        messages = {n: c.protect(vectors[n], weights[n], number) for n, c in session.clients.items()}
+        client = session.clients["d"]
+        encoded = client.quantizer.encode(vectors["d"], 1, np.random.default_rng(0))
+        for place, value in spoil.items():
+            encoded[place] = value
+        messages["d"] = client.protect_encoded(encoded, number)
+        session.exchange(messages, number)
+        replies = session.s0.reply("a"), session.s1.reply("a")
+        refused("range", session.clients["a"].verify_and_unmask, *replies, number, kind=VerificationError)
+
+
+def test_the_ends_of_the_range_are_no_cheating(session):
+    vectors = {name: np.full(6, 5.0) for name in session.clients}
+    result = session.run_round(vectors, dict.fromkeys(vectors, 1000), 1)["a"]
+    assert np.allclose(result.mean, 1)
+    result = session.run_round({n: -v for n, v in vectors.items()}, dict.fromkeys(vectors, 1), 2)["a"]
+    assert np.array_equal(result.mean, np.full(6, -1.0))
+
+
+P = 2**255 - 19
+
+
+@pytest.mark.parametrize("value", [0, 1, P - 1, P, P + 1])
+def test_keys_of_small_order_are_refused(value):
+    good = Keys.generate("a").public
+    bad = value.to_bytes(32, "little")
+    for sign, box in ((good.sign, bad), (bad, good.box), (bad[:-1] + bytes([bad[-1] | 128]), good.box)):
+        with pytest.raises(InputError, match="a public key of a is a point of small order"):
+            PublicKeys("a", sign, box)
+
+
+def test_a_key_of_small_order_would_let_anybody_sign():
+    """Why such keys are refused: this signature is good for every text."""
+    key = Ed25519PublicKey.from_public_bytes(b"\1" + bytes(31))
+    key.verify(b"\1" + bytes(31) + bytes(32), b"whatever")
+
+
+def test_a_client_that_left_in_mid_round_is_summed_and_bricks_no_server(session, updates, tmp_path):
+    vectors, weights = updates()
+    messages = {n: c.protect(vectors[n], weights[n], 1) for n, c in session.clients.items()}
+    servers = [session.s0, session.s1]
+    for place, server in enumerate(servers):
+        server.begin(1)
+        for message in messages.values():
+            server.submit(message[place])
+        server.roster = server.roster.left("b")
+    # Also where the servers start again in the meantime.
+    for place, server in enumerate(servers):
+        servers[place] = again(server, tmp_path / "session-0" / f"s{place}")
+    session.s0, session.s1 = servers
+    session.settle()
+    result = session.clients["a"].verify_and_unmask(session.s0.reply("a"), session.s1.reply("a"), 1)
+    assert np.array_equal(result.total, encoded_sum(session, vectors, weights, vectors))
+    refused("roster", session.s0.reply, "b")
+
+
+def test_parties_that_share_keys_are_refused(session, tmp_path):
+    s0, s1, a = session.s0, session.s1, session.clients["a"].keys
+    for sign, box in ((s1.keys, a), (a, s1.keys), (s1.keys, s1.keys)):
+        spy = Keys("spy", sign.sign.private_bytes_raw(), box.box.private_bytes_raw())
+        with pytest.raises(InputError, match="has the name or a key of s1; a client has its own"):
+            JanusClient(spy, s0.servers, s0.config)
+        with pytest.raises(InputError, match="has the name or a key of s1"):
+            SessionFile.of(s0.config, [s0.keys.public, s1.keys.public, spy.public])
+        with pytest.raises(InputError, match="has the name or a key of s1"):
+            JanusServer(0, s0.keys, s0.servers, Roster([spy.public]), s0.config, tmp_path / "x")
+    with pytest.raises(InputError, match="has the name or a key of s1"):
+        JanusClient(s1.keys, s0.servers, s0.config)
+    twin = Keys("b2", Keys.generate("b2").sign.private_bytes_raw(), a.box.private_bytes_raw())
+    with pytest.raises(InputError, match="b2 and a have the same key"):
+        Roster([a.public, twin.public])
+
+
+def test_keys_that_are_not_in_the_session_are_refused(session):
+    parties = [session.s0.keys, session.s1.keys, *(client.keys for client in session.clients.values())]
+    file = SessionFile.of(session.s0.config, [keys.public for keys in parties])
+    file.check_client(session.clients["a"].keys)
+    for keys in (Keys.generate("a"), Keys.generate("z")):
+        with pytest.raises(InputError, match="are not in the session file, or others"):
+            file.check_client(keys)
+
+
+@pytest.mark.parametrize("load", [Keys.load, SessionFile.load, lambda path: load_public([path])])
+def test_deeply_nested_files_are_one_line(tmp_path, load):
+    path = tmp_path / "file.json"
+    path.write_text("[" * 200_000)
+    path.chmod(0o600)
+    with pytest.raises(InputError):
+        load(path)
 
 
 def test_errors_keep_their_check_between_processes():

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -13,8 +14,12 @@ import numpy as np
 import pytest
 
 from hexad.core.errors import InputError
+from hexad.federated.janus import http_server as http_module
 from hexad.federated.janus import service as service_module
+from hexad.federated.janus.agreement import Entry, write_list
 from hexad.federated.janus.client import JanusClient
+from hexad.federated.janus.client_memory import ClientFolder
+from hexad.federated.janus.envelopes import read_header
 from hexad.federated.janus.errors import ProtocolError
 from hexad.federated.janus.http_server import fetch, make_http
 from hexad.federated.janus.keys import Keys
@@ -23,6 +28,7 @@ from hexad.federated.janus.service import Service
 from hexad.federated.janus.session_file import SessionFile
 
 NAMES = ("a", "b", "c", "d")
+SessionFile_load = SessionFile.load
 
 
 def free_port():
@@ -197,6 +203,180 @@ def test_bad_requests_are_refused_in_a_line(pair):
     nobody = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(InputError, match=r"S_0 at .* does not answer after 0.1 s"):
         take_part(session.clients["a"], (nobody, nobody), updates()["a"], 1, 1, timeout=0.1)
+
+
+def test_a_slow_client_gets_the_sums_while_the_next_round_runs(pair):
+    session, both = pair()
+    values = updates()
+    run_clients(session, both, values, 1)
+    first = session.clients["a"].protect(values["a"], 1, 2)
+    assert fetch(both.addresses[0] + "/message", first.to_s0)[0] == 200
+    assert session.s0.round == 2
+    replies = [fetch(f"{address}/reply/1/d")[1] for address in both.addresses]
+    assert session.clients["d"].verify_and_unmask(*replies, 1).participants == 4
+    assert fetch(both.addresses[0] + "/reply/2/d")[0] == 202
+
+
+def test_a_client_that_leaves_in_mid_round_is_summed_by_the_services(pair, tmp_path):
+    session, both = pair()
+    values = updates()
+    messages = {name: client.protect(values[name], 1, 1) for name, client in session.clients.items()}
+    for name in "dabc":
+        for role in (0, 1):
+            assert fetch(both.addresses[role] + "/message", messages[name][role])[0] == 200
+        parties = [session.s0.keys, session.s1.keys, *(session.clients[n].keys for n in "abc")]
+        SessionFile.of(session.s0.config, [keys.public for keys in parties]).save(tmp_path / "session.json")
+    both.settle()
+    assert session.s0.participants == session.s1.participants == ("a", "b", "c", "d")
+    assert "d" not in session.s0.roster
+    replies = [fetch(f"{address}/reply/1/a")[1] for address in both.addresses]
+    assert session.clients["a"].verify_and_unmask(*replies, 1).participants == 4
+    assert fetch(both.addresses[0] + "/reply/1/d")[0] == 409
+
+
+def test_a_message_that_is_gone_from_the_disk_ends_the_round_and_not_the_service(pair, tmp_path):
+    session, both = pair()
+    values = updates()
+    for client in session.clients.values():
+        sent = client.protect(values["a"], 1, 1)
+        for role in (0, 1):
+            assert fetch(both.addresses[role] + "/message", sent[role])[0] == 200
+    (gone,) = (tmp_path / "session-0" / "s0").rglob("c.message")
+    gone.unlink()
+    both.settle()
+    assert session.s0.phase == "aborted"
+    assert any("round 1 ends without a sum" in line for line in both.said)
+    assert fetch(both.addresses[0] + "/reply/1/a")[0] == 410
+    assert run_clients(session, both, values, 2)["a"].participants == 4
+
+
+def test_strangers_do_not_end_a_round_and_get_no_list(pair):
+    session, both = pair()
+    client, values = session.clients["a"], updates()
+    address = both.addresses[0]
+    assert fetch(address + "/message", client.protect(values["a"], 1, 1).to_s0)[0] == 200
+    due = both.services[0]._due
+    config, s1 = session.s0.config, session.s1.keys
+    impostor = Keys("s1", bytes(31) + b"\1", bytes(31) + b"\2")
+    for keys, number in ((impostor, 1), (client.keys, 1), (impostor, 2)):
+        forged = write_list(config, number, {"a": Entry("0" * 64, "")}, keys, "s0")
+        code, reason = fetch(address + "/list", forged)
+        assert code == 409, reason
+    assert both.services[0]._due == due
+    assert session.s0.phase == "open"
+    session.s0.listing()
+    assert fetch(address + "/list", write_list(config, 1, {}, impostor, "s0"))[0] == 409
+    # The other server itself gets it, and shortens a round.
+    assert fetch(address + "/list", write_list(config, 1, {}, s1, "s0"))[0] == 200
+
+
+def test_junk_does_not_read_the_roster_and_a_bad_roster_file_changes_nothing(pair, tmp_path, monkeypatch):
+    session, both = pair()
+    reads = []
+    monkeypatch.setattr(
+        service_module.SessionFile, "load", lambda path: reads.append(path) or SessionFile_load(path)
+    )
+    client, values = session.clients["a"], updates()
+    for body in (b"junk", client.protect(values["a"], 1, 1).to_s1):
+        assert fetch(both.addresses[0] + "/message", body)[0] == 409
+    assert not reads
+    assert fetch(both.addresses[0] + "/message", client.protect(values["a"], 1, 2).to_s0)[0] == 409
+    (tmp_path / "session.json").write_text("{")
+    for name in "bc":
+        sent = session.clients[name].protect(values[name], 1, 1)
+        assert fetch(both.addresses[0] + "/message", sent.to_s0)[0] == 200
+    assert len(reads) == 2  # at the first message, and when the file had changed
+    assert any("the roster stays as it was" in line for line in both.said)
+
+
+def raw(address, content, seconds=10):
+    """What a server answers to bytes on a connection."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+        connection.sendall(content)
+        found = b""
+        while part := connection.recv(4096):
+            found += part
+        return found
+
+
+def test_malformed_and_slow_requests_are_bounded(pair, monkeypatch, capfd):
+    _session, both = pair()
+    address = both.addresses[0]
+    for length in (b"x", b"-1", b"9" * 5000, b"", b"1_0", "²".encode()):
+        found = raw(address, b"POST /message HTTP/1.0\r\nContent-Length: " + length + b"\r\n\r\n")
+        assert found.split()[1] == b"413", length
+    for path in ("/reply/" + "9" * 5000 + "/a", "/reply/%C2%B2/a", "/reply/1/a/b", "/reply/1/"):
+        assert fetch(address + path)[0] == 404
+    # A sender that stops in the middle, and one that says little for long.
+    monkeypatch.setattr(http_module, "PATIENCE", 0.2)
+    for http in both.https:
+        http.RequestHandlerClass.timeout = 0.2
+    start = time.monotonic()
+    assert raw(address, b"POST /message HTTP/1.0\r\nContent-Length: 100\r\n\r\nabc") == b""
+    assert raw(address, b"POST /mess") == b""
+    assert time.monotonic() - start < 5
+    # One that goes away before its answer.
+    host, port = address.removeprefix("http://").split(":")
+    for _ in range(3):
+        connection = socket.create_connection((host, int(port)))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        connection.close()
+    assert fetch(address + "/status")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_connections_are_counted(pair, monkeypatch):
+    monkeypatch.setattr(http_module, "CONNECTIONS", 2)
+    _session, both = pair()
+    host, port = both.addresses[0].removeprefix("http://").split(":")
+    held = [socket.create_connection((host, int(port))) for _ in range(2)]
+    time.sleep(0.2)
+    assert fetch(both.addresses[0] + "/status")[0] == 0
+    for connection in held:
+        connection.close()
+    end = time.monotonic() + 10
+    while fetch(both.addresses[0] + "/status")[0] != 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_client_that_was_interrupted_sends_the_same_bytes_and_gets_the_sum(pair, tmp_path):
+    session, both = pair()
+    values = updates()
+    known = session.clients["a"]
+    with (
+        ClientFolder(tmp_path / "a", known.config) as folder,
+        pytest.raises(InputError, match="has no sum yet"),
+    ):
+        take_part(known, both.addresses, values["a"], 1, 1, folder=folder, timeout=0.1)
+    sent = session.s0._store.read("a.message")
+    assert read_header(sent)[0].epoch == session.s0.epoch
+    # Again: the servers were waiting; and once more, when all is summed.
+    results = []
+    for number in range(2):
+        client = JanusClient(known.keys, known.servers, known.config)
+        with ClientFolder(tmp_path / "a", known.config) as folder:
+            folder.memory.give_to(client)
+            if number == 0:
+                with pytest.raises(InputError, match="has no sum yet"):
+                    take_part(client, both.addresses, values["a"], 1, 1, folder=folder, timeout=0.1)
+                run_clients(session, both, values, 1, "bcd")
+            results.append(take_part(client, both.addresses, values["a"], 1, 1, folder=folder, timeout=10))
+            folder.accept(client, results[-1], 1)
+    assert [result.participants for result in results] == [4, 4]
+    assert session.s0._store.read("a.message") == sent
+
+
+def test_a_server_that_lost_its_folder_is_refused_before_anything_is_masked(pair, tmp_path):
+    session, both = pair()
+    client = session.clients["a"]
+    run_clients(session, both, updates(), 1)
+    client.epochs = (client.epochs[0], "0" * 32)
+    with pytest.raises(ProtocolError, match="S_1 has lost or replaced its folder"):
+        take_part(client, both.addresses, updates()["a"], 1, 2, timeout=1)
+    assert client.last_round == 1
 
 
 # Real processes.

@@ -2,11 +2,14 @@
 
 Nobody knows a discrete logarithm between them, as each is hashed from the label and its number: that is
 what binds a commitment. They are public, the same for everybody with that label, and lie in blocks in
-`$HEXAD_CACHE/janus`, `$XDG_CACHE_HOME/hexad/janus` or `~/.cache/hexad/janus`. A block that is read is
-checked: its hash, and one of its points, drawn at random, by making it again.
+`$HEXAD_CACHE/janus`, `$XDG_CACHE_HOME/hexad/janus` or `~/.cache/hexad/janus`. A false one would let whoever
+put it there open commitments in two ways. So a block is read only from a file of this user's that nobody else
+may write, and is checked: its hash, against damage, and some of its points, by making them again. That does
+not help against somebody who has this user's rights, and with them the keys.
 """
 
 import hashlib
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +17,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from hexad.core.files import atomic_open, cache_folder, writable_folder
+from hexad.core.files import cache_folder, writable_folder
 from hexad.federated.janus.groups import Group
+from hexad.federated.janus.private_files import write_private
 
 BLOCK = 8192
 """Points in a file."""
+
+SPOT_CHECKS = 8
+"""Points of a block that are made again when it is read."""
 
 LABEL = "hexad/janus/v1"
 
@@ -43,26 +50,31 @@ def _block_file(group: Group, label: str, block: int) -> Path:
 
 
 def _read_block(path: Path, group: Group, label: str, block: int) -> UInt8[np.ndarray, "n row_size"] | None:
-    """The block in the file, or None where it is missing, damaged or of another label."""
+    """The block in the file, or None where it is missing, damaged, of another label or in others' hands."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if os.name == "posix" and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+                return None
+            content = file.read()
     except OSError:
         return None
     digest, body = content[:32], content[32:]
     if len(body) != BLOCK * group.row_size or hashlib.sha256(body).digest() != digest:
         return None
     table = np.frombuffer(body, np.uint8).reshape(BLOCK, group.row_size)
-    place = secrets.randbelow(BLOCK)
-    again = group.hash_table(message_prefix(label), block * BLOCK + place, 1)
-    return table if np.array_equal(again[0], table[place]) else None
+    for place in (secrets.randbelow(BLOCK) for _ in range(SPOT_CHECKS)):
+        again = group.hash_table(message_prefix(label), block * BLOCK + place, 1)
+        if not np.array_equal(again[0], table[place]):
+            return None
+    return table
 
 
 def _make_block(path: Path, group: Group, label: str, block: int) -> UInt8[np.ndarray, "n row_size"]:
     table = group.hash_table(message_prefix(label), block * BLOCK, BLOCK)
     body = table.tobytes()
     writable_folder(path.parent, "cache of generators")
-    with atomic_open(path, "wb") as file:
-        file.write(hashlib.sha256(body).digest() + body)
+    write_private(path, hashlib.sha256(body).digest() + body)
     return table
 
 
