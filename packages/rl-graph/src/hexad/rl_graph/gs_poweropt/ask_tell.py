@@ -73,8 +73,17 @@ class GSPower:
 
     Args:
         x0: where mu starts, (d,).
-        transform, power, sigma, popsize, learning_rate, decay, normalize, baseline: see `Settings`.
-        shift, scale, nan_policy: see `Settings`.
+        transform: `"exp"` (EPGS) or `"power"` (PGS).
+        power: N.
+        sigma: standard deviation of the samples.
+        popsize: K, samples in a step.
+        learning_rate: length of the first step.
+        decay: steps after which the length is half; `inf` for a constant one.
+        normalize: divide the gradient by its norm.
+        baseline: `"mean"`, or `"none"` for the paper's update.
+        shift: with `"power"`, f = shift - fun.
+        scale: None or `"std"`.
+        nan_policy: `"raise"` or `"worst"`.
         x_scale: typical size of each variable, one number or (d,): sigma and learning_rate are in its units.
         bounds: `scipy.optimize.Bounds`, or a (min, max) for each variable, None for no bound.
         boundary: `"clip"` samples onto the box or `"reflect"` them; mu itself is put back to the nearest

@@ -75,7 +75,7 @@ def minimize(
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from what --out holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Minimise a Python function of a vector.
+    """Minimise a Python function of a vector, OBJECTIVE, written module:function.
 
     Writes result.json, history.csv, progress.png and state.npz. After Ctrl-C the best point is there, and the
     same command goes on from where it was; so does one with a larger --maxiter. The function is called as
@@ -114,47 +114,49 @@ def minimize(
         "evaluate_mean": evaluate_mean,
     }  # fmt: skip
     settings["bounds"] = None if box is None else [list(pair) for pair in box]
-    writable_folder(out, "--out")
-    state_path = out / "state.npz"
-    history: list[tuple[float, ...]] = []
-    if state_path.exists() and not fresh:
-        history = state_file.load(state_path, search, settings)
-    resumed = search.nit
-    saved = time.monotonic()
     choice: Any = {"no": False, "columns": True, "rows": "rows"}[vectorized]
     ending: dict[str, Any] = {"fun_mean": math.nan, "nfev_polish": 0}
-    with (
-        warnings_as_lines(stderr) as warned,
-        evaluator(Objective(fun, ()), choice, workers) as evaluate,
-        progress_bar(stderr, "minimize", quiet=as_json) as tell,
-    ):
+    history: list[tuple[float, ...]] = []
+    state_path = out / "state.npz"
+    with evaluator(Objective(fun, ()), choice, workers) as evaluate:
+        writable_folder(out, "--out")
+        if state_path.exists() and not fresh:
+            history = state_file.load(state_path, search, settings)
+        resumed, saved, stepping = search.nit, time.monotonic(), True
+        with (
+            warnings_as_lines(stderr) as warned,
+            progress_bar(stderr, "minimize", quiet=as_json) as tell,
+        ):
 
-        def after_step() -> bool:
-            nonlocal saved
-            length = search.settings.step_length(search.nit - 1)
-            history.append((search.nit, search.nfev, search.fun, search.ess, length))
-            tell(max(search.nit / maxiter, search.nfev / limit), f"best {search.fun:.6g}")
-            if time.monotonic() - saved >= save_every:
+            def after_step() -> bool:
+                nonlocal saved
+                length = search.settings.step_length(search.nit - 1)
+                history.append((search.nit, search.nfev, search.fun, search.ess, length))
+                tell(max(search.nit / maxiter, search.nfev / limit), f"best {search.fun:.6g}")
+                if time.monotonic() - saved >= save_every:
+                    state_file.save(state_path, search, history, settings)
+                    saved = time.monotonic()
+                return False
+
+            try:
+                status = advance(search, evaluate, maxiter, limit, evaluate_mean, after_step)
                 state_file.save(state_path, search, history, settings)
-                saved = time.monotonic()
-            return False
-
-        try:
-            status = advance(search, evaluate, maxiter, limit, evaluate_mean, after_step)
-            state_file.save(state_path, search, history, settings)
-            tell(1.0, "last evaluations")
-            ending = finish(search, evaluate, limit, polish)
-        except KeyboardInterrupt:
-            status = 130
-            state_file.save(state_path, search, history, settings)
-        except Exception as error:
-            state_file.save(state_path, search, history, settings)
-            if isinstance(error, HexadError):
-                raise
-            raise InputError(
-                f"{objective} failed in step {search.nit + 1} ({type(error).__name__}: {error}); what was "
-                f"done before is kept in {out}, and HEXAD_DEBUG=1 shows where"
-            ) from error
+                stepping = False
+                tell(1.0, "last evaluations")
+                ending = finish(search, evaluate, limit, polish)
+            except KeyboardInterrupt:
+                status = 130
+                if stepping:  # the state after the steps, from which the end is reached again, stays
+                    state_file.save(state_path, search, history, settings)
+            except Exception as error:
+                if stepping:
+                    state_file.save(state_path, search, history, settings)
+                if isinstance(error, HexadError):
+                    raise
+                raise InputError(
+                    f"{objective} failed in step {search.nit + 1} ({type(error).__name__}: {error}); what "
+                    f"was done before is kept in {out}, and HEXAD_DEBUG=1 shows where"
+                ) from error
     result = search.result | ending | describe(search, status)
     _report(result, settings, history, warned, resumed, out, as_json)
 

@@ -102,7 +102,9 @@ def minimize_gspower(
         polish: search on from the best point by Nelder-Mead at the end.
         return_all: keep all iterates in `allvecs`.
         interrupt: on Ctrl-C `"raise"` KeyboardInterrupt, or `"return"` what was found.
-        jac, hess, hessp: taken for SciPy's sake and not used.
+        jac: taken for SciPy's sake and not used.
+        hess: likewise.
+        hessp: likewise.
         constraints: refused; use bounds or a penalty.
         tol: refused: there is no test of convergence.
 

@@ -195,7 +195,7 @@ TUNED: dict[str, dict[str, int]] = {
     "paper": {"attack": 5, "sunspots": 3, "rastrigin": 3, "griewank": 0},
     "smoothing": {"attack": 1, "sunspots": 3, "rastrigin": 2, "griewank": 0},
     "cma": {"attack": 2, "sunspots": 3, "rastrigin": 1, "griewank": 6},
-    "nevergrad": {"attack": 0},
+    "nevergrad": {"attack": 5},
     "dual-annealing": {"attack": 2, "sunspots": 7, "rastrigin": 6, "griewank": 2},
     "differential-evolution": {"attack": 2, "sunspots": 2, "rastrigin": 1, "griewank": 1},
     "random": {"attack": 6, "sunspots": 0, "rastrigin": 0, "griewank": 0},

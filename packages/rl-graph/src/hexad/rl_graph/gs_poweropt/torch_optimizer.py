@@ -35,8 +35,15 @@ class GSPowerOptimizer(torch.optim.Optimizer):
             taken over all groups.
         lr: length of a step; a scheduler of torch may change it.
         sigma: standard deviation of the samples.
-        transform, power, popsize, decay, normalize, baseline: see `Settings`.
-        shift, scale, nan_policy: see `Settings`.
+        transform: `"exp"` (EPGS) or `"power"` (PGS), as in `Settings`.
+        power: N.
+        popsize: K, samples in a step.
+        decay: steps after which the length is half; `inf` for a constant one.
+        normalize: divide the gradient by its norm.
+        baseline: `"mean"`, or `"none"` for the paper's update.
+        shift: with `"power"`, f = shift - loss.
+        scale: None or `"std"`.
+        nan_policy: `"raise"` or `"worst"`.
         keep_best: keep a copy of the best sample seen, for `load_best`.
         distributed: share out the samples among the ranks of `torch.distributed`'s default group, whose
             parameters must be the same; losses and the gradient are summed, and noise is never sent.
