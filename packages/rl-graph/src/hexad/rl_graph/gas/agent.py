@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from hexad.core.errors import InputError
 from hexad.core.files import writable_folder, write_json
-from hexad.core.validation import check_count, check_folder, check_range
+from hexad.core.validation import check_count, check_folder, check_path, check_range
 from hexad.rl_graph.gas.graph import StitchGraph
 from hexad.rl_graph.gas.navigation import LATCH, Navigator
 from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
@@ -116,8 +116,14 @@ class GAS:
         unknown = set(stages) - set(STAGES)
         if unknown or not stages:
             raise InputError(f"stages are {stages}; name some of {', '.join(STAGES)}")
+        saved = None if folder is None else check_path(folder, "run folder") / "temporal.safetensors"
+        if "tdr" not in stages and self.temporal_ is None:
+            if saved is None or not saved.is_file():
+                raise InputError("graph and policy need the embedding; fit the stage tdr first")
+            self.temporal_ = load_temporal(saved)
+            self.config = replace(self.config, temporal=self.temporal_.config)
         home = None if folder is None else writable_folder(folder, "run folder")
-        self._check_lengths(data)
+        self.check_lengths(data)
         self._navigator = None
 
         def tell(stage: Stage) -> Callable[[float, str], None] | None:
@@ -130,12 +136,8 @@ class GAS:
             if home is not None:
                 save_temporal(home / "temporal.safetensors", temporal)
                 np.save(home / "temporal-losses.npy", temporal.losses_)
-        elif self.temporal_ is None and home is not None and (home / "temporal.safetensors").is_file():
-            self.temporal_ = load_temporal(home / "temporal.safetensors")
-            self.config = replace(self.config, temporal=self.temporal_.config)
         temporal = self.temporal_
-        if temporal is None:
-            raise InputError("graph and policy need the embedding; fit the stage tdr first")
+        assert temporal is not None
         if "graph" in stages:
             self.graph_ = StitchGraph.build(
                 temporal.encode(data.observations),
@@ -160,7 +162,8 @@ class GAS:
             self._save_config(home)
         return self
 
-    def _check_lengths(self, data: Trajectories) -> None:
+    def check_lengths(self, data: Trajectories) -> None:
+        """Warn of trajectories that are shorter than the horizon."""
         lengths = np.diff(np.concatenate([[-1], data.last_states])) - 1
         short = int((lengths < round(self.config.horizon)).sum())
         if short:

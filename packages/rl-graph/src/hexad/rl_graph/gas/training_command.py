@@ -28,12 +28,11 @@ def train(
         Path, typer.Option("--out", "-o", help="Folder of the run; the same command goes on from there.")
     ] = Path("gas-run"),
     stage: Annotated[
-        list[Literal["tdr", "graph", "policy"]] | None,
+        Literal["all", "tdr", "graph", "policy"],
         typer.Option(
-            help="Only this stage; may be given again: tdr (embedding), graph, policy. The last two take the "
-            "embedding of the run."
+            help="One stage alone: tdr (embedding), graph, policy. The last two need the first in OUT."
         ),
-    ] = None,
+    ] = "all",
     tdr_steps: Annotated[
         int, typer.Option(help="Steps of the embedding; decides most (paper: 1,000,000).")
     ] = 16_000,
@@ -117,7 +116,7 @@ def train(
     )
     trajectories = read_trajectories(data, observation_key=observation_key)
     torch.set_num_threads(threads)
-    stages = tuple(name for name in STAGES if stage is None or name in stage)
+    stages = tuple(name for name in STAGES if stage in ("all", name))
     agent = GAS(config)
     with warnings_as_lines(stderr) as said:
         for name in stages:

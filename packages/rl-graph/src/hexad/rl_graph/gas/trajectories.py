@@ -80,7 +80,8 @@ class Trajectories:
                 f"action {place} of {where} is {actions[place].tolist()}; actions must lie in [-1, 1]: "
                 "divide them by the limits of the action space"
             )
-        object.__setattr__(self, "observations", np.ascontiguousarray(observations, np.float32))
+        with np.errstate(over="ignore"):  # said in a line of its own, below
+            object.__setattr__(self, "observations", np.ascontiguousarray(observations, np.float32))
         object.__setattr__(self, "actions", np.ascontiguousarray(actions.clip(-1, 1), np.float32))
         object.__setattr__(self, "terminals", terminals)
         if not np.isfinite(self.observations).all():

@@ -1,0 +1,132 @@
+"""The commands as a user calls them."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gas_chains import line
+
+from hexad.core.cli import main
+from hexad.rl_graph.gas.readers import load_ogbench_npz, write_ogbench_npz
+
+TINY = ("--tdr-steps", "3", "--policy-steps", "3", "--hidden", "8", "--batch-size", "16")
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """Call the command line in this process and folder; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hexad", "rl-graph", "gas", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def test_from_data_to_a_picture(run):
+    code, out, err = run("generate", "medium", "--episodes", "10", "--out", "medium.npz")
+    assert code == 0, err
+    assert "medium.npz: 10 episodes, 2,010 states" in out
+    assert len(load_ogbench_npz("medium.npz")) == 2010
+    code, out, err = run("train", "medium.npz", "--out", "run", "--horizon", "1", *TINY)
+    assert code == 0, err
+    assert "run: tdr, graph, policy of 2,010 states in 10 trajectories" in out
+    assert "graph: " in out
+    code, out, err = run("evaluate", "run", "--tasks", "1,3", "--episodes", "2", "--max-steps", "5", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["task"] for row in found["tasks"]] == [1, 3]
+    assert all(row["moves"] == 5 for row in found["tasks"])
+    code, out, err = run(
+        "evaluate", "run", "--tasks", "1", "--episodes", "1", "--max-steps", "5", "--no-graph"
+    )
+    assert code == 0, err
+    assert out.splitlines()[-1].split()[0] == "all"
+    code, out, err = run("plot", "run", "--out", "a.png", "--gif", "a.gif", "--max-steps", "30", "--json")
+    assert code == 0, err
+    assert json.loads(out)["moves"] == 30
+    assert Path("a.png").stat().st_size > 10_000
+    from PIL import Image
+
+    with Image.open("a.gif") as image:
+        assert 1 < image.n_frames <= 31, "frames that are alike are one"
+
+
+def test_stages_one_by_one_and_with_other_settings(run):
+    write_ogbench_npz("data.npz", line((40, 30)))
+    for stage in ("tdr", "graph", "policy"):
+        code, out, err = run("train", "data.npz", "--horizon", "0.3", "--stage", stage, *TINY)
+        assert code == 0, err
+        assert f"gas-run: {stage} of 70 states" in out
+    graph = Path("gas-run/graph.npz").read_bytes()
+    arguments = (
+        "train",
+        "data.npz",
+        "--stage",
+        "graph",
+        "--horizon",
+        "0.3",
+        "--te-threshold",
+        "-1",
+        "--json",
+    )
+    code, out, err = run(*arguments, *TINY)
+    assert code == 0, err
+    assert json.loads(out)["kept"] == 1.0
+    assert Path("gas-run/graph.npz").read_bytes() != graph
+    code, _, err = run("train", "data.npz", "--stage", "tdr", "--gamma", "0.9", *TINY)
+    assert code == 2
+    assert "other settings (gamma: 0.99 -> 0.9)" in err
+
+
+def test_short_trajectories_are_said_once(run):
+    write_ogbench_npz("data.npz", line((40, 5)))
+    code, out, err = run("train", "data.npz", "--horizon", "8", "--stage", "tdr", "--json", *TINY)
+    assert code == 0, err
+    (said,) = json.loads(out)["warnings"]
+    assert said.startswith("1 of 2 trajectories are shorter")
+    assert err.count("shorter than horizon") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "missing.npz"), "does not exist"),
+        (("train", "bad.npz"), "actions must lie in [-1, 1]"),
+        (("train", "data.npz", "--te-threshold", "2"), "te_threshold"),
+        (("train", "data.npz", "--horizon", "100"), "out of reach"),
+        (("train", "data.npz", "--tdr-steps", "0"), "steps"),
+        (("train", "data.npz", "--stage", "graph"), "fit the stage tdr first"),
+        (("train", "data.npz", "--observation-key", "x"), "observation_key is for dictionary"),
+        (("generate", "medium", "--out", "a.csv"), "must end in .npz"),
+        (("generate", "medium", "--out", "nowhere/a.npz"), "folder of output nowhere does not exist"),
+        (("generate", "medium", "--episodes", "0"), "episodes"),
+        (("evaluate", "nowhere"), "does not exist"),
+        (("evaluate", "nowhere", "--tasks", "a"), "give numbers separated by commas"),
+        (("plot", "nowhere", "--out", "a.txt"), "must end in .png"),
+        (("plot", "nowhere", "--gif", "a.mp4"), "must end in .gif"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_file(run, arguments, message):
+    write_ogbench_npz("data.npz", line((40, 30)))
+    np.savez("bad.npz", observations=np.zeros((3, 2)), actions=np.full((3, 2), 3.0), terminals=[0, 0, 1])
+    before = sorted(path for path in Path().rglob("*") if path.is_file())
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert "Traceback" not in err
+    assert out == ""
+    assert sorted(path for path in Path().rglob("*") if path.is_file()) == before
+
+
+def test_help_teaches(run):
+    for command in ("generate", "train", "evaluate", "plot"):
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        assert "hexad rl-graph gas" in out, "an example"
