@@ -202,9 +202,10 @@ def _report(
     else:
         table = make_table("", "value", "x")
         for name, value, x in (("best", "fun", "x"), ("mean of the last iterates", "fun_mean", "x_mean")):
-            shown = ", ".join(f"{number:.6g}" for number in result[x][:6])
+            shown = ", ".join(f"{part:.6g}" for part in result[x][:6])
             more = f", ... ({len(result[x])})" if len(result[x]) > 6 else ""
-            table.add_row(name, f"{result[value]:.8g}", shown + more)
+            number = result[value]
+            table.add_row(name, f"{number:.8g}" if math.isfinite(number) else "not evaluated", shown + more)
         print_table(stdout, table)
         stdout.print(
             f"{result['nit']} steps, {result['nfev']} evaluations ({result['nfev_polish']} of them to "
