@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hexad.rl_graph.gas.clustering import Clusters, cluster_states
     from hexad.rl_graph.gas.efficiency import first_crossing, temporal_efficiency
     from hexad.rl_graph.gas.evaluation import Evaluation, evaluate
-    from hexad.rl_graph.gas.figures import draw_maze, write_animation
+    from hexad.rl_graph.gas.figures import Walk, draw_maze, walk, write_animation
     from hexad.rl_graph.gas.fitting import FitConfig
     from hexad.rl_graph.gas.goal_cloning import CloningConfig, GoalCloning
     from hexad.rl_graph.gas.graph import PathTree, StitchGraph
@@ -46,6 +46,7 @@ _HOMES = {
     "TemporalConfig": "temporal",
     "TemporalDistance": "temporal",
     "Trajectories": "trajectories",
+    "Walk": "figures",
     "cell_distances": "mazes",
     "cluster_states": "clustering",
     "draw_maze": "figures",
@@ -59,6 +60,7 @@ _HOMES = {
     "skill_reward": "policy",
     "temporal_efficiency": "efficiency",
     "temporal_loss": "temporal",
+    "walk": "figures",
     "write_animation": "figures",
     "write_ogbench_npz": "readers",
 }
@@ -79,6 +81,7 @@ __all__ = [
     "TemporalConfig",
     "TemporalDistance",
     "Trajectories",
+    "Walk",
     "cell_distances",
     "cluster_states",
     "draw_maze",
@@ -92,6 +95,7 @@ __all__ = [
     "skill_reward",
     "temporal_efficiency",
     "temporal_loss",
+    "walk",
     "write_animation",
     "write_ogbench_npz",
 ]
