@@ -117,10 +117,10 @@ def draw_maze(
         title: above the picture.
         axis: to draw into; a figure of its own where None.
     """
-    if axis is None:
-        rows, columns = np.shape(walls)
-        _, axis = new_figure(1.5 + 0.45 * columns, 0.8 + 0.45 * rows)
     rows, columns = np.shape(walls)
+    alone = axis is None
+    if axis is None:
+        _, axis = new_figure(1.5 + 0.45 * columns, 1.2 + 0.45 * rows)
     extent = (-1.5 * CELL, (columns - 1.5) * CELL, (rows - 1.5) * CELL, -1.5 * CELL)
     axis.imshow(walls, cmap="Greys", vmin=0, vmax=2, extent=extent, zorder=0)
     if nodes is not None:
@@ -139,6 +139,8 @@ def draw_maze(
     axis.grid(visible=False)
     if title:
         axis.set_title(title)
+    if alone and axis.get_legend_handles_labels()[0]:
+        axis.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 0.0), fontsize=8)
     figure: Any = axis.get_figure(root=True)
     return figure
 

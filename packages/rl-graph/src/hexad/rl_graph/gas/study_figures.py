@@ -24,7 +24,7 @@ TITLES = {
 
 
 def draw_success(results: Results) -> "Figure | None":
-    """Mean success of each arm in each case; a dot for each seed."""
+    """Mean success of each arm in each case, a dot a seed; below it the embedding's rank correlation."""
     cases = [case.name for case in results.config.cases]
     table = results.records.filter(pl.col("metric") == "success").with_columns(
         pl.col("case").str.split("/").list.first().alias("maze")
@@ -32,7 +32,7 @@ def draw_success(results: Results) -> "Figure | None":
     seeds = table.group_by("arm", "maze", "seed").agg(pl.col("value").mean())
     if seeds.is_empty():
         return None
-    figure, axis = new_figure(1.5 + 1.8 * len(cases), 3.6)
+    figure, axis = new_figure(max(7.5, 1.5 + 1.8 * len(cases)), 3.8)
     width = 0.8 / len(TITLES)
     for place, (arm, title) in enumerate(TITLES.items()):
         middle = np.arange(len(cases)) + (place - (len(TITLES) - 1) / 2) * width
@@ -42,7 +42,11 @@ def draw_success(results: Results) -> "Figure | None":
         for x, values in zip(middle, found, strict=True):
             axis.plot([x] * len(values), values, ".", color="black", markersize=4)
         axis.bar_label(bars, [f"{mean:.0f}" for mean in means], fontsize=7, padding=6)
-    axis.set_xticks(range(len(cases)), cases)
+    quality = results.records.filter(metric="spearman").group_by("case").agg(pl.col("value").mean())
+    known = dict(quality.iter_rows())
+    labels = [f"{case}\nembedding {known[case]:.2f}" if case in known else case for case in cases]
+    axis.set_xticks(range(len(cases)), labels)
+    axis.set_xlim(-0.6, len(cases) - 0.4)
     axis.set_ylim(0, 112)
     axis.set_ylabel("success [%]")
     axis.grid(visible=False, axis="x")
@@ -63,13 +67,14 @@ def draw_traces(results: Results) -> "Figure | None":
         env.close()
         with np.load(folder / f"{case.name}.npz", allow_pickle=False) as file:
             for place, axis in enumerate(row):
-                steps, arrived = int(file["steps"][place]), bool(file["success"][place])
+                steps = int(file["steps"][place])
+                ended = f"{steps} moves" if file["success"][place] else "not reached"
                 draw_maze(
                     walls,
                     nodes=file["nodes"],
                     trace=file["traces"][: steps + 1, place],
                     goal=file["goals"][place],
-                    title=f"{case.name} {file['tasks'][place]}: {steps if arrived else 'not reached'}",
+                    title=f"{case.name}, task {file['tasks'][place]}: {ended}",
                     axis=axis,
                 )
     return figure
