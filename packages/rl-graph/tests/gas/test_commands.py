@@ -9,6 +9,7 @@ import pytest
 from gas_chains import line
 
 from hexad.core.cli import main
+from hexad.rl_graph.gas.agent import GAS
 from hexad.rl_graph.gas.readers import load_ogbench_npz, write_ogbench_npz
 
 TINY = ("--tdr-steps", "3", "--policy-steps", "3", "--hidden", "8", "--batch-size", "16")
@@ -92,6 +93,27 @@ def test_short_trajectories_are_said_once(run):
     (said,) = json.loads(out)["warnings"]
     assert said.startswith("1 of 2 trajectories are shorter")
     assert err.count("shorter than horizon") == 1
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(run, monkeypatch):
+    write_ogbench_npz("data.npz", line((40, 30)))
+    arguments = ("train", "data.npz", "--horizon", "0.3", *TINY)
+    fit, stopped = GAS.fit, []
+
+    def interrupted(self, *given, **named):
+        if named["stages"] == ("policy",) and not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        return fit(self, *given, **named)
+
+    monkeypatch.setattr(GAS, "fit", interrupted)
+    code, _, err = run(*arguments)
+    assert code == 130
+    assert "gas-run keeps what is finished; the same command goes on" in err
+    assert Path("gas-run/graph.npz").is_file()
+    assert not Path("gas-run/policy.safetensors").exists()
+    assert run(*arguments)[0] == 0
+    assert Path("gas-run/policy.safetensors").is_file()
 
 
 @pytest.mark.parametrize(

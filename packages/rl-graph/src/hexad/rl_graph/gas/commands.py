@@ -63,6 +63,8 @@ def generate(
 ) -> None:
     """Make a data set of a point mass in a maze, in OGBench's MuJoCo simulator.
 
+    MAZE is its size.
+
     Needs the extra ogbench; nothing is downloaded. 300 episodes of 200 moves take about five seconds.
 
     Example:
@@ -105,6 +107,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Run the agent in a gymnasium environment and count the goals it reaches.
+
+    RUN is the folder that `train` wrote.
 
     Example:
 
@@ -170,6 +174,8 @@ def plot(
     as_json: JsonOption = False,
 ) -> None:
     """Draw a maze with the graph's nodes, the path chosen at the start, and the agent's way.
+
+    RUN is the folder that `train` wrote; the first two numbers of its observations must be the position.
 
     Example:
 

@@ -79,8 +79,10 @@ def train(
 ) -> None:
     """Fit embedding, graph and policy from a data set of trajectories without rewards.
 
-    Actions must lie in [-1, 1]. The defaults suit point mazes on one core (about three minutes); the paper's
-    are named with each option. An interrupted run goes on with the same command.
+    DATA is an OGBench .npz (observations, actions, terminals, perhaps next_observations), a Minari .hdf5,
+    or the folder or id of a Minari data set. Actions must lie in [-1, 1]. The defaults suit point mazes on
+    one core (about three minutes); the paper's are named with each option. An interrupted run goes on with
+    the same command.
 
     Examples:
 
@@ -118,15 +120,23 @@ def train(
     torch.set_num_threads(threads)
     stages = tuple(name for name in STAGES if stage in ("all", name))
     agent = GAS(config)
-    with warnings_as_lines(stderr) as said:
-        for name in stages:
-            with progress_bar(stderr, name, quiet=as_json) as tell:
-                agent.fit(
-                    trajectories,
-                    folder=out,
-                    stages=(name,),
-                    progress=lambda _, fraction, note, tell=tell: tell(fraction, note),
-                )
+    try:
+        with warnings_as_lines(stderr) as said:
+            for name in stages:
+                with progress_bar(stderr, name, quiet=as_json) as tell:
+                    agent.fit(
+                        trajectories,
+                        folder=out,
+                        stages=(name,),
+                        progress=lambda _, fraction, note, tell=tell: tell(fraction, note),
+                    )
+    except KeyboardInterrupt:
+        stderr.print(
+            f"interrupted: {out} keeps what is finished; the same command goes on",
+            soft_wrap=True,
+            markup=False,
+        )
+        raise typer.Exit(130) from None
     _report_run(agent, out, trajectories, stages, list(dict.fromkeys(said)), as_json)
 
 
