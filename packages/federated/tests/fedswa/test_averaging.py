@@ -89,6 +89,32 @@ def test_tensors_work_as_arrays_do():
     assert fresh.tolist() == [-2.5, -2.0]
 
 
+@pytest.mark.parametrize("kind", [np.float16, torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_float32(kind):
+    one = [1.0, 0.3, -2.5]
+    array = np.array(one, kind) if kind is np.float16 else torch.tensor(one, dtype=kind)
+    mean = weighted_mean([{"w": array}] * 1000, [1] * 1000)["w"]
+    assert "float32" in str(mean.dtype)
+    wanted = array.astype(float) if kind is np.float16 else array.double().numpy()
+    np.testing.assert_allclose(np.asarray(mean), wanted, rtol=1e-4)
+    stepped = extrapolate({"w": array}, {"w": mean}, 1.5, ["w"])["w"]
+    assert stepped.dtype == array.dtype
+    np.testing.assert_allclose(
+        np.asarray(stepped.float() if kind is not np.float16 else stepped), wanted, rtol=1e-2
+    )
+
+
+def test_a_step_beyond_the_largest_number_is_refused():
+    theta, mean = {"w": np.zeros(2, np.float16)}, {"w": np.full(2, 60000, np.float16)}
+    with pytest.raises(InputError, match="'w' in the model after the server's step is not finite"):
+        extrapolate(theta, mean, 1.5, ["w"])
+
+
+def test_scaffold_s_mean_is_taken_over_the_clients_there_are():
+    c = update_scaffold({"w": np.array([3.0])}, {"w": np.array([1.0])}, 2, 6, clients_before=2)
+    np.testing.assert_allclose(c["w"], 3.0 * 2 / 6 + 2 / 6)
+
+
 def test_the_mean_is_streamed_and_weighted():
     def updates():
         for value in (1.0, 2.0, 6.0):

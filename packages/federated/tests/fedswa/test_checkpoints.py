@@ -15,6 +15,7 @@ from hexad.federated.fedswa.checkpoints import alone_in
 from hexad.federated.fedswa.memory import load_memory
 from hexad.federated.fedswa.server_run import ServerRun
 from hexad.federated.fedswa.simulation import Simulation, simulate
+from hexad.federated.fedswa.tensor_files import read_arrays, write_arrays
 from hexad.federated.flower import InProcessGrid
 
 from .conftest import CLIENTS, make_linear, numpy_of
@@ -200,7 +201,14 @@ def test_a_damaged_history_is_one_line(tmp_path):
     simulate(PLAN, tmp_path)
     path = tmp_path / "history.json"
     whole = json.loads(path.read_text())
-    for text in ("{", "[]", json.dumps({"done": 3}), json.dumps(whole | {"rows": [1]})):
+    rows = [whole["rows"][0] | {"accuracy": "x"}]
+    for text in (
+        "{",
+        "[]",
+        json.dumps({"done": 3}),
+        json.dumps(whole | {"rows": [1]}),
+        json.dumps(whole | {"rows": rows}),
+    ):
         path.write_text(text)
         with pytest.raises(InputError, match=r"history\.json is damaged; delete it") as caught:
             simulate(PLAN, tmp_path)
@@ -208,9 +216,24 @@ def test_a_damaged_history_is_one_line(tmp_path):
         assert path.read_text() == text
     path.unlink()
     heard = []
-    run = simulate(replace(PLAN, rounds=4), tmp_path, progress=lambda share, note: heard.append(note))
+    with pytest.warns(UserWarning, match=r"no history\.json; history and traffic begin at round 3"):
+        run = simulate(replace(PLAN, rounds=4), tmp_path, progress=lambda share, note: heard.append(note))
     assert [row["round"] for row in run.history] == [4]
     assert heard[0] == "round 3"  # nothing was tested yet
+
+
+def test_a_flipped_bit_is_damage(tmp_path):
+    path = tmp_path / "state.safetensors"
+    arrays = {"w": np.arange(5, dtype=np.float32), "n": np.array(3)}
+    write_arrays(path, arrays, {"done": 1})
+    read, note = read_arrays(path)
+    assert note == {"done": 1}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[name], array)
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    assert read_arrays(path) is None
 
 
 def test_a_shorter_simulation_leaves_history_and_model(tmp_path):

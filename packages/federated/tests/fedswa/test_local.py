@@ -355,3 +355,16 @@ def test_option_one_gives_all_names_of_a_tied_parameter():
     torch.testing.assert_close(gradient["0.weight"], wanted, rtol=0, atol=1e-14)
     with pytest.raises(InputError, match="no parameter needs a gradient"):
         full_gradient(model.requires_grad_(False), make_loader())
+
+
+def test_a_correction_may_be_numpy_and_a_complex_parameter_is_refused():
+    def train(kind):
+        model = make_model()
+        shift = {name: kind(np.full(tuple(p.shape), 0.5)) for name, p in model.named_parameters()}
+        return local_train(model, make_loader(), LocalConfig(0.1, 3), shift).delta
+
+    for name, moved in train(torch.from_numpy).items():
+        np.testing.assert_array_equal(train(np.asarray)[name], moved)
+    model = torch.nn.ParameterDict({"z": torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))})
+    with pytest.raises(InputError, match="parameter 'z' is complex"):
+        CyclicSGD(model.named_parameters(), LocalConfig(0.1, 3))

@@ -184,6 +184,44 @@ def test_late_replies_are_left_out_and_undone(federation):
         np.testing.assert_allclose(array, np.mean(own, 0), atol=1e-6)
 
 
+def test_scaffold_s_variate_stays_the_mean_while_nodes_come_and_go(federation):
+    """Three clients at first, then all six, some away in between: the sum of all c_i over the most seen."""
+    seen = {1: 3, 2: 3, 3: 6, 4: 5, 5: 4, 6: 6}
+
+    class Coming(InProcessGrid):
+        number = 1
+
+        def get_node_ids(self):
+            return sorted(super().get_node_ids())[: seen[self.number]]
+
+    class Counting(Scaffold):
+        def configure_train(self, server_round, arrays, config, grid):
+            grid.number = server_round
+            return super().configure_train(server_round, arrays, config, grid)
+
+    for rounds, most in ((2, 3), (3, 6), (5, 6), (6, 6)):
+        grid = Coming(federation(make_linear)._apps, CLIENTS)
+        strategy = Counting(lr=0.1, local_steps=3, fraction_train=0.7, seed=4, **SILENT)
+        run(strategy, grid, rounds=rounds, network=make_linear)
+        own = [numpy_of(c.state["c_i"]) for c in grid.contexts.values() if "c_i" in c.state]
+        for name, array in strategy.m.items():
+            np.testing.assert_allclose(array, np.sum([c[name] for c in own], 0) / most, atol=1e-6)
+            assert np.abs(array).max() > 1e-3
+
+
+def test_scaffold_refuses_more_nodes_than_it_was_told_of(federation):
+    strategy = Scaffold(lr=0.1, local_steps=1, clients=4, fraction_train=0.5, **SILENT)
+    with pytest.raises(InputError, match="6 nodes are connected and Scaffold was told of clients=4"):
+        run(strategy, federation(make_linear), rounds=1, network=make_linear)
+
+
+def test_names_of_parameters_may_come_from_a_generator(federation):
+    names = (name for name, _ in make_linear().named_parameters())
+    strategy = FedMoSWA(lr=0.1, local_steps=1, parameters=names, **SILENT)
+    run(strategy, federation(make_linear), rounds=2, network=make_linear)
+    assert strategy.m.keys() == {"weight", "bias"}
+
+
 def test_clients_that_raise_are_left_out(federation):
     grid = federation(make_linear)
     broken = ClientApp()
@@ -306,9 +344,10 @@ def test_weights_count_where_they_are_asked_for():
         return change
 
     apps = {2: replying(shift(0.0, 1)), 3: replying(shift(4.0, 3))}
-    mean = Scaffold(lr=0.1, weighted=True, **SILENT)
-    run(mean, InProcessGrid(apps, 2), rounds=1, network=make_linear)
-    np.testing.assert_allclose(mean.m["bias"], 2.0)  # SCAFFOLD's c is the plain mean, whatever models weigh
+    for weighted, mean in ((False, 2.0), (True, 3.0)):
+        momentum = FedMoSWA(lr=0.1, gamma=1.0, weighted=weighted, **SILENT)
+        run(momentum, InProcessGrid(apps, 2), rounds=1, network=make_linear)
+        np.testing.assert_allclose(momentum.m["bias"], mean)
     start = make_linear().weight.detach().numpy() + 0.1
     for weighted, moved in ((False, 2.0), (True, 3.0)):
         strategy = FedSWA(lr=0.1, server_alpha=1.0, weighted=weighted, **SILENT)
@@ -352,6 +391,7 @@ def test_the_rate_comes_from_the_strategy_or_from_train_config(federation):
         (lambda: FedMoSWA(warm_start_m=1), "warm_start_m is 1"),
         (lambda: Scaffold(server_lr=0.0), "server_lr is 0"),
         (lambda: Scaffold(clients=0), "clients is 0"),
+        (lambda: Scaffold(weighted=True), "weighted=True is not for Scaffold"),
         (lambda: FedSWA(fraction_train=1.2), "fraction_train is 1.2"),
         (lambda: FedSWA(seed=-1), "seed is -1"),
         (lambda: FedSWA(bad_replies="drop"), "unknown bad_replies 'drop'"),

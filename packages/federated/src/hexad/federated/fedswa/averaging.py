@@ -103,6 +103,9 @@ def weighted_mean(items: Iterable[Arrays], weights: Sequence[float]) -> dict[str
         items: the updates, all of the same names and shapes.
         weights: one for each, not negative and not all 0.
 
+    Returns:
+        the mean by name; of float16 and bfloat16, which lose a sum's digits, in float32.
+
     Raises:
         InputError: there is none, the weights are no weights or not as many, the updates have different
             names or shapes, or one is not finite.
@@ -118,7 +121,8 @@ def weighted_mean(items: Iterable[Arrays], weights: Sequence[float]) -> dict[str
             break
         share = shares[number - 1]
         for name, array in arrays.items():
-            mean[name] = array * share if name not in mean else mean[name] + array * share
+            part = _wide(array) * share
+            mean[name] = part if name not in mean else mean[name] + part
     if number != len(shares):
         some = "more" if number > len(shares) else str(number)
         raise InputError(f"{len(shares)} weights for {some} updates; give each update one weight")
@@ -132,6 +136,13 @@ def _shares(weights: Sequence[float]) -> list[float]:
     if total <= 0 or not np.isfinite(total):
         raise InputError(f"weights are {values[:5]}; they must be at least 0 and not all 0")
     return [weight / total for weight in values]
+
+
+def _wide(array: Any) -> Any:
+    """The array, in float32 if its own kind has fewer digits."""
+    if not is_floating(array) or array.dtype.itemsize >= 4:
+        return array
+    return array.float() if hasattr(array, "float") else np.asarray(array).astype(np.float32)
 
 
 def _like(array: Any, wanted: Any) -> Any:
@@ -154,8 +165,8 @@ def extrapolate(theta: Arrays, mean: Arrays, alpha: float, parameters: Collectio
         parameters: names that are extrapolated.
 
     Raises:
-        InputError: alpha is not above 0, names or shapes differ, something is not finite, or theta lacks a
-            parameter.
+        InputError: alpha is not above 0, names or shapes differ, something is not finite (or would be after
+            the step), or theta lacks a parameter.
     """
     check_range("server_alpha", alpha, 0, low_open=True)
     check_alike("mean", mean, theta, "theta", ("shape", "device"))
@@ -167,15 +178,18 @@ def extrapolate(theta: Arrays, mean: Arrays, alpha: float, parameters: Collectio
     if unknown:
         raise InputError(f"parameters names {unknown[:3]}, which theta lacks; use names of its arrays")
     # At alpha = 1 the mean itself, not theta + (mean - theta), so that FedAvg comes out to the last bit.
-    return {
-        name: _like(
-            mean[name]
-            if alpha == 1 or name not in parameters
-            else array + alpha * (_like(mean[name], array) - array),
-            array,
-        )
-        for name, array in theta.items()
-    }
+    with np.errstate(over="ignore"):
+        moved = {
+            name: _like(
+                mean[name]
+                if alpha == 1 or name not in parameters
+                else _wide(array) + alpha * (_like(mean[name], _wide(array)) - _wide(array)),
+                array,
+            )
+            for name, array in theta.items()
+        }
+    check_finite("the model after the server's step", moved)
+    return moved
 
 
 def _check_update(variate: Arrays, update: Arrays) -> None:
@@ -195,7 +209,9 @@ def update_momentum(m: Arrays, mean_u: Arrays, gamma: float) -> dict[str, Any]:
     return {name: _like(array + gamma * mean_u[name], array) for name, array in m.items()}
 
 
-def update_scaffold(c: Arrays, mean_difference: Arrays, participants: int, clients: int) -> dict[str, Any]:
+def update_scaffold(
+    c: Arrays, mean_difference: Arrays, participants: int, clients: int, clients_before: int | None = None
+) -> dict[str, Any]:
     """SCAFFOLD's c <- c + (s / M) mean(c_i+ - c_i): c stays the mean of all clients' variates.
 
     Args:
@@ -203,6 +219,8 @@ def update_scaffold(c: Arrays, mean_difference: Arrays, participants: int, clien
         mean_difference: mean over the participants of c_i+ - c_i.
         participants: s, how many took part.
         clients: M, how many there are.
+        clients_before: M in the round before, if it was another: c is then a mean over others than before,
+            of which those who joined have the variate 0.
 
     Raises:
         InputError: more take part than there are, names or shapes differ, or something is not finite.
@@ -211,4 +229,7 @@ def update_scaffold(c: Arrays, mean_difference: Arrays, participants: int, clien
     check_count("clients", clients, participants)
     _check_update(c, mean_difference)
     share = participants / clients
+    if clients_before is not None and clients_before != clients:
+        check_count("clients_before", clients_before)
+        c = {name: _like(array * (clients_before / clients), array) for name, array in c.items()}
     return {name: _like(array + share * mean_difference[name], array) for name, array in c.items()}

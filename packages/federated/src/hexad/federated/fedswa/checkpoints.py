@@ -33,6 +33,7 @@ class ServerState:
         m: the server's control variate by name; empty for strategies without one.
         counted: for each client by its name the last round in which its reply was counted.
         run: which run this is; clients know by it whether a control variate is of this run.
+        clients: the most nodes that were connected in a round that is over.
     """
 
     done: int
@@ -40,6 +41,7 @@ class ServerState:
     m: dict[str, np.ndarray] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     run: str = ""
+    clients: int = 0
 
 
 @contextmanager
@@ -125,7 +127,13 @@ class Checkpoints:
         tensors = {f"theta.{name}": array for name, array in state.theta.items()}
         tensors |= {f"m.{name}": array for name, array in state.m.items()}
         path = self.folder / f"round-{state.done:06d}.safetensors"
-        note = {"done": state.done, "run": state.run, "counted": state.counted, "settings": self.settings}
+        note = {
+            "done": state.done,
+            "run": state.run,
+            "counted": state.counted,
+            "clients": state.clients,
+            "settings": self.settings,
+        }
         write_arrays(path, tensors, note)
         self.counted[path] = dict(state.counted)
         for old in self._paths()[:-KEPT]:
@@ -136,7 +144,7 @@ class Checkpoints:
 
 def _complete(note: dict[str, Any]) -> bool:
     """Whether a checkpoint's note says all that a state needs."""
-    kinds = {"done": int, "run": str, "counted": dict, "settings": dict}
+    kinds = {"done": int, "run": str, "counted": dict, "clients": int, "settings": dict}
     return all(isinstance(note.get(name), kind) for name, kind in kinds.items())
 
 
@@ -145,4 +153,4 @@ def _state(tensors: dict[str, np.ndarray], note: dict[str, Any]) -> ServerState:
         {name.removeprefix(f"{kind}."): a for name, a in tensors.items() if name.startswith(f"{kind}.")}
         for kind in ("theta", "m")
     )
-    return ServerState(note["done"], theta, m, note["counted"], note["run"])
+    return ServerState(note["done"], theta, m, note["counted"], note["run"], note["clients"])

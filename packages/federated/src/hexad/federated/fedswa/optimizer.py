@@ -61,7 +61,7 @@ class CyclicSGD(torch.optim.Optimizer):
         lr_sum: rates of the steps taken, summed: what the control variate is computed from.
 
     Raises:
-        InputError: no parameter needs a gradient, or the parameters come without names.
+        InputError: no parameter needs a gradient, one is complex, or they come without names.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], config: LocalConfig) -> None:
@@ -74,6 +74,8 @@ class CyclicSGD(torch.optim.Optimizer):
                     "model.named_parameters(remove_duplicate=False)"
                 )
             name, parameter = pair
+            if parameter.requires_grad and parameter.is_complex():
+                raise InputError(f"parameter {name!r} is complex; train its real and imaginary parts")
             if parameter.requires_grad and id(parameter) not in owned:
                 named[name] = parameter
                 owned.add(id(parameter))
@@ -127,7 +129,7 @@ class CyclicSGD(torch.optim.Optimizer):
                 "the strategy parameters=[name for name, _ in that] or fewer that alone need a gradient"
             )
         wanted = {name: tensor for name, tensor in correction.items() if name in self._named}
-        moved = {name: tensor.detach().to(self._named[name]) for name, tensor in wanted.items()}
+        moved = {name: torch.as_tensor(a).detach().to(self._named[name]) for name, a in wanted.items()}
         check_alike("the correction", moved, self._named, "the trainable parameters")
         self._correction = [moved[name] for name in self._named]
 

@@ -48,7 +48,7 @@ class RoundOptions:
         schedule: of the rate over rounds.
         weight_decay: sent to the clients; 1e-3 in the paper.
         clip_norm: sent to the clients; 10 in the authors' code, None clips nothing.
-        weighted: weigh clients by their number of examples; the paper weighs all alike.
+        weighted: weigh clients by their number of examples; the paper weighs all alike. Not for `Scaffold`.
         parameters: names of the trainable parameters, which are extrapolated and have control variates; None
             takes all real arrays but the buffers of batch norms.
         bad_replies: what becomes of a reply that cannot be averaged (not finite, wrong names): an
@@ -100,6 +100,8 @@ class RoundOptions:
         check_flag("weighted", self.weighted)
         if isinstance(self.parameters, str):
             raise InputError(f"parameters is the string {self.parameters!r}; pass a list of names")
+        if self.parameters is not None:
+            object.__setattr__(self, "parameters", list(self.parameters))  # a generator would serve once
         check_choice("bad_replies", self.bad_replies, get_args(BadReplies))
         if self.checkpoints is not None:
             check_path(self.checkpoints, "checkpoints")

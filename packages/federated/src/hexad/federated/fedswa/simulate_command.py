@@ -58,8 +58,9 @@ def simulate(
     """Run federated strategies on handwritten digits that are shared out unevenly among clients.
 
     The clients and the server are the Flower app that `hexad federated fedswa app` writes, in this process
-    instead of on Ray. OUT gets partition.png, curves.png, report.html, report.json, and for each strategy
-    the model, its history and checkpoints. Ctrl-C loses at most the round in hand.
+    instead of on Ray. OUT gets partition.png, curves.png, report.html and report.json of the strategies
+    named, and a folder for each with the model, its history and checkpoints. Ctrl-C loses at most the round
+    in hand.
 
     Examples:
 

@@ -6,6 +6,7 @@ import hexad.federated.flower  # noqa: F401 - says what to install where Flower 
 import json
 import logging
 import random
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -164,11 +165,17 @@ def simulate(
 
     def watch(number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         if not history:  # the first call says which round the run goes on from
+            if number and not stored["done"]:
+                warnings.warn(
+                    f"{place} has checkpoints and no history.json; history and traffic begin at round "
+                    f"{number}",
+                    stacklevel=2,
+                )
             history.extend(row for row in stored["rows"] if row["round"] < number)
             # Every round sends as much, and the file may be a round behind the checkpoint.
             before["megabytes"] = stored["megabytes"] * number / max(stored["done"], 1)
         now["round"] = number
-        traffic = before["megabytes"] + (grid.sent + grid.received) / 1e6
+        traffic = round(before["megabytes"] + (grid.sent + grid.received) / 1e6, 6)
         if metrics is not None:
             values: Any = dict(metrics)
             history.append({"round": number, **values, "megabytes": traffic})
@@ -222,7 +229,10 @@ def _is_history(content: Any) -> bool:
         isinstance(content, dict)
         and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
         and all(
-            isinstance(row, dict) and {"round", "accuracy", "loss", "megabytes"} <= row.keys()
+            isinstance(row, dict)
+            and all(
+                isinstance(row.get(name), (int, float)) for name in ("round", "accuracy", "loss", "megabytes")
+            )
             for row in content["rows"]
         )
     )

@@ -258,11 +258,10 @@ class FedSWA(FedAvg):
         theta = extrapolate(run.state.theta, mean, self.server_alpha, run.parameters)
         variate = run.state.m
         if self.rule:
-            # SCAFFOLD's variate is the plain mean of all clients', whatever the models weigh.
-            shares = weights if self.rule == "momentum" else [1.0] * len(good)
-            update = weighted_mean((to_numpy(reply.content.array_records[UPDATE]) for reply in good), shares)
+            update = weighted_mean((to_numpy(reply.content.array_records[UPDATE]) for reply in good), weights)
             variate = self._next_variate(update, len(good))
-        run.finish(replace(run.state, done=number, theta=theta, m=variate), good)
+        clients = max(run.state.clients, run.connected)
+        run.finish(replace(run.state, done=number, theta=theta, m=variate, clients=clients), good)
         return to_record(theta), reported
 
     def _next_variate(self, update: dict[str, np.ndarray], participants: int) -> dict[str, np.ndarray]:

@@ -4,14 +4,18 @@ Both need `control_variate_mod` in the client app. Sources: Liu et al., ICML 202
 Karimireddy et al., ICML 2020, arXiv 1910.06378.
 """
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_flag, check_range
 from hexad.federated.fedswa.averaging import update_momentum, update_scaffold
 from hexad.federated.fedswa.options import RoundKeywords
 from hexad.federated.fedswa.swa_strategy import FedSWA
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 
 class FedMoSWA(FedSWA):
@@ -82,11 +86,12 @@ class Scaffold(FedSWA):
         lr: eta_l, the clients' constant rate; see `FedSWA`.
         server_lr: eta_g, above 0.
         local_steps: see `FedSWA`.
-        clients: M, how many clients there are in all; None takes those connected in the round.
+        clients: M, how many clients there are in all; None takes the most that were connected so far.
         options: the fields of `RoundOptions`.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: a value is out of range, or `weighted`: the mean of the variates knows no weights, so that
+            the optimum would be that of clients weighed alike.
     """
 
     rule = "difference"
@@ -104,11 +109,28 @@ class Scaffold(FedSWA):
         if clients is not None:
             check_count("clients", clients)
         super().__init__(lr=lr, rho=1.0, server_alpha=server_lr, local_steps=local_steps, **options)
+        if self.options.weighted:
+            raise InputError(
+                "weighted=True is not for Scaffold, which heads for the optimum of clients weighed alike; "
+                "take FedMoSWA, or leave it out"
+            )
         self.clients = clients
 
     def settings(self) -> dict[str, Any]:
         """As `FedSWA.settings`."""
         return super().settings() | {"clients": self.clients}
 
+    def _sample(self, grid: "Grid", number: int) -> list[int]:
+        chosen = super()._sample(grid, number)
+        if self.clients is not None and self._run.connected > self.clients:
+            raise InputError(
+                f"{self._run.connected} nodes are connected and Scaffold was told of clients={self.clients}; "
+                "give the number of all clients"
+            )
+        return chosen
+
     def _next_variate(self, update: dict[str, np.ndarray], participants: int) -> dict[str, np.ndarray]:
-        return update_scaffold(self._run.state.m, update, participants, self.clients or self._run.connected)
+        run = self._run
+        most = max(run.state.clients, run.connected)
+        before = None if self.clients else run.state.clients or None
+        return update_scaffold(run.state.m, update, participants, self.clients or most, before)
