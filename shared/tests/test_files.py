@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import re
 import stat
@@ -6,7 +7,7 @@ import threading
 import pytest
 
 from hexad.core.errors import InputError
-from hexad.core.files import atomic_open, atomic_path, writable_file, writable_folder, write_json
+from hexad.core.files import alone_in, atomic_open, atomic_path, writable_file, writable_folder, write_json
 from hexad.core.validation import check_choice, check_count, check_file, check_flag, check_folder, check_range
 
 
@@ -140,3 +141,34 @@ def test_a_private_file_put_in_place_gets_the_rights_of_any_new_file(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+
+
+def hold(folder, held, done):
+    with alone_in(folder):
+        held.set()
+        done.wait(30)
+
+
+def test_a_folder_is_held_by_one_run_at_a_time_and_let_go_when_it_dies(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    held, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "run", held, done))
+    other.start()
+    assert held.wait(30)
+    with (
+        pytest.raises(InputError, match=r"another run is writing to .*; wait for it"),
+        alone_in(tmp_path / "run"),
+    ):
+        pass
+    other.kill()
+    other.join()
+    with alone_in(tmp_path / "run") as folder:
+        assert folder == tmp_path / "run"
+    with alone_in(folder):
+        pass
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(InputError, match=r"--out .* is a file; name a folder"),
+        alone_in(tmp_path / "file", "--out"),
+    ):
+        pass

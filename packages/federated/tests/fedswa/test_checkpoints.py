@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from hexad.core.errors import InputError
+from hexad.core.files import alone_in
 from hexad.federated.fedswa import FedMoSWA, FedSWA, RoundSchedule, Scaffold
-from hexad.federated.fedswa.checkpoints import alone_in
 from hexad.federated.fedswa.memory import load_memory
 from hexad.federated.fedswa.server_run import ServerRun
 from hexad.federated.fedswa.simulation import Simulation, simulate

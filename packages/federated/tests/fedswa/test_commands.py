@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from hexad.core import cli
 from hexad.core.errors import InputError
-from hexad.federated.fedswa.checkpoints import alone_in
+from hexad.core.files import alone_in
 from hexad.federated.fedswa.simulation import Simulation, label_counts, simulate
 
 SMALL = [

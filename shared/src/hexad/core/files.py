@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
 from hexad.core.errors import InputError
 from hexad.core.validation import check_path
 
@@ -73,6 +75,27 @@ def writable_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
         raise InputError(
             f"{what} {folder} cannot be written ({error.strerror or error}); name one that can"
         ) from None
+
+
+@contextmanager
+def alone_in(path: str | os.PathLike[str], what: str = "folder") -> Generator[Path]:
+    """Make the folder where it is missing, and keep other runs out of it until the block ends.
+
+    It is held by a lock on the file `.lock` in it, which the system lets go when a process dies.
+
+    Raises:
+        InputError: it cannot be written, or another run writes to it.
+    """
+    folder = writable_folder(path, what)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another run is writing to {folder}; wait for it or name another folder") from None
+    try:
+        yield folder
+    finally:
+        lock.release()
 
 
 def writable_file(path: str | os.PathLike[str], what: str = "output") -> Path:

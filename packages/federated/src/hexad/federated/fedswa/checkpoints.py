@@ -3,17 +3,13 @@
 import json
 import re
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from hexad.core.errors import InputError
-from hexad.core.files import writable_folder
 from hexad.federated.fedswa.tensor_files import read_arrays, read_note, write_arrays
 
 KEPT = 2
@@ -42,25 +38,6 @@ class ServerState:
     counted: dict[str, int] = field(default_factory=dict)
     run: str = ""
     clients: int = 0
-
-
-@contextmanager
-def alone_in(folder: str | Path, what: str) -> Generator[Path]:
-    """Make the folder where it is missing, and keep other runs out of it meanwhile.
-
-    Raises:
-        InputError: it cannot be written, or another run writes to it.
-    """
-    place = writable_folder(folder, what)
-    lock = FileLock(place / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise InputError(f"another run is writing to {place}; wait for it or name another folder") from None
-    try:
-        yield place
-    finally:
-        lock.release()
 
 
 class Checkpoints:

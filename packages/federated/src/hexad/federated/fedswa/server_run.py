@@ -13,9 +13,10 @@ from flwr.app import Message
 from flwr.supercore import log
 
 from hexad.core.errors import InputError
+from hexad.core.files import alone_in
 from hexad.core.validation import check_count
 from hexad.federated.fedswa.averaging import check_alike, check_finite, trainable_names
-from hexad.federated.fedswa.checkpoints import Checkpoints, ServerState, alone_in
+from hexad.federated.fedswa.checkpoints import Checkpoints, ServerState
 from hexad.federated.fedswa.options import RoundOptions
 from hexad.federated.fedswa.replies import forgot, name_of, twins
 

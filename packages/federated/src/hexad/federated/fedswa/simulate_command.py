@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hexad.core.files import write_json
+from hexad.core.files import alone_in, write_json
 from hexad.core.terminal import make_table, print_json, print_table, progress_bar, warnings_as_lines
 
 stdout = Console(highlight=False)
@@ -95,8 +95,6 @@ def simulate(
         name: Simulation(strategy=name, sam_radius=sam_radius if name == "fedsam" else 0.0, **shared)  # ty: ignore[invalid-argument-type]
         for name in names
     }
-    from hexad.federated.fedswa.checkpoints import alone_in
-
     with alone_in(out, "--out"), warnings_as_lines(stderr):
         report = _run_all(plans, out, quiet=as_json)
     if as_json:
