@@ -40,8 +40,8 @@ def untouched(x):
         ([0.0], {"shift": 3.0}, "shift is for transform='power'"),
         ([0.0], {"transform": "power", "scale": "std"}, "scale is for transform='exp'"),
         ([0.0], {"maxiter": 0}, "maxiter is 0"),
-        ([0.0], {"maxfev": 99}, "maxfev is 99, less than the 100 evaluations of one step"),
-        ([0.0], {"maxfev": 1000, "maxiter": 10, "polish": True}, "leave none to polish"),
+        ([0.0], {"maxfev": 100}, "maxfev is 100, less than the 101 evaluations of one step and x0"),
+        ([0.0], {"maxfev": 101, "maxiter": 10, "polish": True}, "leaves none to polish"),
         ([0.0, 0.0], {"bounds": [(0, 1)]}, "bounds has 1 pairs and x0 2 variables"),
         ([0.0, 0.5], {"bounds": [(0, 1), (1, 1)]}, r"bounds of variable 1 are \(1, 1\)"),
         ([0.0, 0.5], {"bounds": Bounds([0, 2], [1, 1])}, r"bounds of variable 1 are \(2, 1\)"),
@@ -62,6 +62,10 @@ def untouched(x):
         ([0.0], {"tol": 1e-3}, "tol is not supported"),
         ([0.0], {"polish": 1}, "polish is 1"),
         ([0.0], {"interrupt": "stop"}, "unknown interrupt 'stop'"),
+        ([0.0], {"evaluate_start": 1}, "evaluate_start is 1"),
+        ([0.0], {"rng": True}, "rng is True"),
+        ([0.0], {"jac": True}, "jac=True is not supported"),
+        ([0.0], {"popsize": 10**13}, "too many for the memory.*lower popsize"),
     ],
 )
 def test_arguments_are_refused_before_the_first_call(x0, options, message):
@@ -78,15 +82,19 @@ def test_arguments_are_refused_before_the_first_call(x0, options, message):
         (lambda x: -math.inf, {"nan_policy": "worst"}, r"fun is -inf at \["),
         (lambda x: x, {}, r"fun must return one real number, and gave float64 of shape \(3,\)"),
         (lambda x: "low", {}, "fun must return one real number"),
-        (lambda x: None, {}, "fun must return one real number"),
+        (lambda x: None, {}, "fun must return one real number, and gave a value of type NoneType"),
+        (lambda x: (1.0, x), {}, "and gave a value of type tuple"),
+        (lambda x: np.ma.masked, {}, "fun is nan at"),
+        (lambda x: 1.0, {"workers": lambda f, X: None}, "must be map-like .*, not NoneType"),
+        (lambda x: 1.0, {"workers": lambda f, X: [1.0, 2.0, 3.0]}, r"shape \(3,\) for 1 points"),
         (lambda x: 1j, {}, "fun must return one real number, and gave complex128"),
         (
             lambda X: X,
             {"vectorized": True},
-            r"must return 10 real numbers; it gave float64 of shape \(3, 10\)",
+            r"must return 1 real numbers; it gave float64 of shape \(3, 1\)",
         ),
-        (lambda X: X.sum(1), {"vectorized": True}, r"of shape \(3, 10\), one point a column"),
-        (lambda X: X.sum(0), {"vectorized": "rows"}, r"of shape \(10, 3\), one point a row"),
+        (lambda X: X.sum(1), {"vectorized": True}, r"of shape \(3, 1\), one point a column"),
+        (lambda X: X.sum(0), {"vectorized": "rows"}, r"of shape \(1, 3\), one point a row"),
         (lambda x: 1.0, {"transform": "power"}, "needs shift - fun > 0 everywhere.*fun = 1 .*give shift > 1"),
         (lambda x: 3.0, {"transform": "power", "shift": 3.0}, "give shift > 3"),
         (lambda x: 1.0, {"workers": 2}, "fun cannot be sent to 2 processes"),
@@ -135,4 +143,4 @@ def test_numpys_whole_numbers_are_taken():
     found = minimize_gspower(
         lambda x: x[0] ** 2, [1.0], popsize=np.int64(10), maxiter=np.int32(2), rng=np.int64(0)
     )
-    assert found.nfev == 21
+    assert found.nfev == 22

@@ -1,16 +1,26 @@
 """The loop of PGS and EPGS, one step at a time: ask for points, tell their values."""
 
 import math
+import warnings
 from collections import deque
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import OptimizeResult
+from scipy.optimize import OptimizeResult, OptimizeWarning
 
 from hexad.core.errors import InputError
+from hexad.rl_graph.gs_poweropt.arguments import (
+    AnyRng,
+    array_of,
+    generator_of,
+    point_of,
+    vector_of,
+    x_scale_of,
+)
 from hexad.rl_graph.gs_poweropt.box import AnyBounds, Boundary, Box, box_of
 from hexad.rl_graph.gs_poweropt.settings import Baseline, NanPolicy, Scale, Settings, Transform
+from hexad.rl_graph.gs_poweropt.states import checked_state, settings_of
 from hexad.rl_graph.gs_poweropt.weighting import (
     EssWatch,
     effective_samples,
@@ -21,42 +31,6 @@ from hexad.rl_graph.gs_poweropt.weighting import (
 
 AVERAGED = 50
 """Last iterates whose mean is `x_mean`."""
-
-AnyRng = int | np.random.Generator | np.random.SeedSequence | None
-
-
-def point_of(x: Float[np.ndarray, " d"]) -> str:
-    """A point in an error's one line, its middle left out where it is long."""
-    text = np.array2string(x, threshold=8, edgeitems=3, precision=6, separator=", ", max_line_width=10_000)
-    return " ".join(text.split())
-
-
-def start_of(x0: Any) -> Float[np.ndarray, " d"]:
-    """x0 as a vector of its own.
-
-    Raises:
-        InputError: it is not one-dimensional, empty, or holds no finite numbers.
-    """
-    try:
-        start = np.array(x0, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"x0 must be a vector of numbers, not {type(x0).__name__}") from None
-    if start.ndim != 1 or not start.size:
-        raise InputError(f"x0 has the shape {start.shape}; give a vector of one dimension")
-    if not np.isfinite(start).all():
-        place = int(np.argmin(np.isfinite(start)))
-        raise InputError(f"x0[{place}] is {start[place]}; all of x0 must be finite")
-    return start
-
-
-def generator_of(rng: AnyRng) -> np.random.Generator:
-    """A generator from a seed, as `numpy.random.default_rng` makes it, or an `InputError`."""
-    try:
-        return np.random.default_rng(rng)
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"rng is {rng!r}; give a seed of at least 0 or a numpy Generator ({error})"
-        ) from None
 
 
 class GSPower:
@@ -69,7 +43,8 @@ class GSPower:
         print(search.result.x)
 
     Settings are those of `hexad.rl_graph.gs_poweropt.Settings`. After each `tell`, `mean` is the iterate
-    mu_t, `x` and `fun` the best point told so far.
+    mu_t, `x` and `fun` the best point told so far. x0 itself is not among what is asked for: where the best
+    point shall not be worse than the start, `consider(x0, fun(x0))`.
 
     Args:
         x0: where mu starts, (d,).
@@ -89,6 +64,9 @@ class GSPower:
         boundary: `"clip"` samples onto the box or `"reflect"` them; mu itself is put back to the nearest
             point of the box.
         rng: seed or `numpy.random.Generator`. The same seed and values give the same path.
+
+    Warns:
+        OptimizeWarning: sigma is more than half of the width between the bounds of a variable.
 
     Raises:
         InputError: x0 is not a finite vector, or a setting or bound makes no sense.
@@ -127,33 +105,51 @@ class GSPower:
             scale,
             nan_policy,
         )
-        self.mean: Float[np.ndarray, " d"] = start_of(x0)
-        self.x_scale = _x_scale_of(x_scale, self.mean)
-        self.box: Box | None = box_of(bounds, self.mean, boundary)
+        self._mean: Float[np.ndarray, " d"] = vector_of(x0)
+        self.x_scale = x_scale_of(x_scale, self._mean)
+        self.box: Box | None = box_of(bounds, self._mean, boundary)
         self.rng = generator_of(rng)
-        self.x: Float[np.ndarray, " d"] = self.mean.copy()
+        self._x: Float[np.ndarray, " d"] = self._mean
         self.fun = math.inf
         self.nit = self.nfev = self.stalls = 0
         self.ess = math.nan
         """Effective samples of the last step, of `popsize`."""
         self.last_iterates: deque[Float[np.ndarray, " d"]] = deque(maxlen=AVERAGED)
-        self._noise: Float[np.ndarray, "K d"] = np.empty((self.settings.popsize, len(self.mean)))
-        self._asked: Float[np.ndarray, "K d"] | None = None
+        try:
+            self._noise: Float[np.ndarray, "K d"] = np.empty((self.settings.popsize, len(self._mean)))
+        except (MemoryError, ValueError) as error:
+            raise InputError(
+                f"{self.settings.popsize} samples of {len(self._mean)} variables are too many for the memory "
+                f"({error}); lower popsize"
+            ) from None
+        self._asked = False
         self._before: Any = None
         """State of the generator before what is asked for was drawn."""
         self._watch = EssWatch(self.settings)
+        if self.box is not None and (wide := self.box.too_narrow(self.settings.sigma * self.x_scale)):
+            warnings.warn(wide, OptimizeWarning, stacklevel=3)
+
+    @property
+    def mean(self) -> Float[np.ndarray, " d"]:
+        """The iterate mu_t, a copy."""
+        return self._mean.copy()
+
+    @property
+    def x(self) -> Float[np.ndarray, " d"]:
+        """The best point told so far, a copy; x0 before there is one."""
+        return self._x.copy()
 
     def ask(self) -> Float[np.ndarray, "K d"]:
-        """The points of the next step, one a row; the same ones until they are told."""
-        if self._asked is None:
+        """The points of the next step, one a row; the same ones until they are told, in an array of yours."""
+        if not self._asked:
             self._before = self.rng.bit_generator.state
             self.rng.standard_normal(out=self._noise)
-            self._asked = self._points(self._noise)
-        return self._asked
+            self._asked = True
+        return self._points(self._noise)
 
     def _points(self, noise: Float[np.ndarray, "*K d"]) -> Float[np.ndarray, "*K d"]:
         X = noise * (self.settings.sigma * self.x_scale)
-        X += self.mean
+        X += self._mean
         return X if self.box is None else self.box.inside(X)
 
     def tell(self, values: Any) -> None:
@@ -166,9 +162,9 @@ class GSPower:
             InputError: there was no `ask`, the number of values is another one, a value is NaN or inf (unless
                 `nan_policy="worst"`) or -inf, f is not positive with `"power"`. The step is then not made.
         """
-        if self._asked is None:
+        if not self._asked:
             raise InputError("tell() comes after ask(): there are no points to which these values belong")
-        told = np.asarray(values)
+        told = array_of(values)
         if told.shape != (self.settings.popsize,) or told.dtype.kind not in "fiub":
             raise InputError(
                 f"tell() wants {self.settings.popsize} real numbers, one a point, and got {told.dtype} of "
@@ -177,10 +173,8 @@ class GSPower:
         told = told.astype(np.float64, copy=False)
         usable, failed = without_failures(told, self.settings)
         if failed is not None:
-            # From the noise, as fun may have written into the array it was given.
-            hint = "" if told[failed] == -np.inf else "; mend fun there, or pass nan_policy='worst'"
-            raise InputError(f"fun is {told[failed]} at {point_of(self._points(self._noise[failed]))}{hint}")
-        moved, ess, x, fun = None, math.nan, self.x, self.fun
+            raise _failure(told[failed], self._points(self._noise[failed]))
+        moved, ess, x, fun = None, math.nan, self._x, self.fun
         if np.isfinite(usable).all():
             logs = log_weights(usable, self.settings)
             best = int(np.argmin(usable))
@@ -189,11 +183,11 @@ class GSPower:
             ess = effective_samples(logs)
             moved = self._step(logs)
         # All at once, so that Ctrl-C finds a state from which one can go on.
-        self._asked = None
-        self.x, self.fun, self.ess = x, fun, ess
-        self.mean = self.mean if moved is None else moved
+        self._asked = False
+        self._x, self.fun, self.ess = x, fun, ess
+        self._mean = self._mean if moved is None else moved
         self.nfev, self.nit, self.stalls = self.nfev + len(told), self.nit + 1, self.stalls + (moved is None)
-        self.last_iterates.append(self.mean)
+        self.last_iterates.append(self._mean)
         self._watch(ess)
 
     def _step(self, logs: Float[np.ndarray, " K"]) -> Float[np.ndarray, " d"] | None:
@@ -210,25 +204,61 @@ class GSPower:
             return None
         settings = self.settings
         factor = 1 / norm if settings.normalize else largest / (settings.sigma * total)
-        moved = self.mean + self.settings.step_length(self.nit) * factor * (self.x_scale * g)
+        moved = self._mean + self.settings.step_length(self.nit) * factor * (self.x_scale * g)
         return moved if self.box is None else self.box.nearest(moved)
 
-    def consider(self, x: Float[np.ndarray, " d"], value: float) -> None:
-        """Take a point evaluated elsewhere, by one more evaluation; it is kept if it is the best."""
+    def consider(self, x: Any, value: float) -> None:
+        """Take a point evaluated elsewhere, by one more evaluation; it is kept if it is the best.
+
+        Raises:
+            InputError: x is no point of the search's variables within the bounds; the value is no real
+                number, or NaN or inf (unless `nan_policy="worst"`), or -inf.
+        """
+        point, told = vector_of(x, "x"), array_of(value)
+        if point.shape != self._mean.shape:
+            raise InputError(f"x has {len(point)} variables and the search {len(self._mean)}")
+        if self.box is not None and not np.array_equal(self.box.nearest(point), point):
+            raise InputError(f"x = {point_of(point)} lies outside the bounds; evaluate within them")
+        if told.size != 1 or told.dtype.kind not in "fiub":
+            raise InputError(f"value must be one real number, not {told.dtype} of shape {told.shape}")
+        number = float(told.reshape(()))
+        if number == -math.inf or (self.settings.nan_policy == "raise" and not math.isfinite(number)):
+            raise _failure(number, point)
         self.nfev += 1
-        if value < self.fun:
-            self.x, self.fun = x.copy(), float(value)
+        if number < self.fun:
+            self._x, self.fun = point, number
 
     @property
     def x_mean(self) -> Float[np.ndarray, " d"]:
         """The mean of the last 50 iterates."""
-        return np.mean(self.last_iterates, axis=0) if self.last_iterates else self.mean.copy()
+        if not self.last_iterates:
+            return self.mean
+        average = np.mean(self.last_iterates, axis=0)
+        # A mean may be rounded to just outside.
+        return average if self.box is None else self.box.nearest(average)
+
+    @property
+    def accuracy(self) -> float | Float[np.ndarray, " d"]:
+        """sigma / sqrt(K) times x_scale: an array where x_scale is one."""
+        accuracy = self.settings.accuracy * self.x_scale
+        return accuracy if self.x_scale.ndim else float(accuracy)
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether the last iterates still went one way, farther than a walk at random would have gone."""
+        if len(self.last_iterates) < 3:
+            return False
+        path = np.array(self.last_iterates) / self.x_scale
+        steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
+        # n steps at random come about 1 / sqrt(n) of their length away.
+        share = max(0.5, 3 / math.sqrt(len(steps)))
+        return bool(np.linalg.norm(path[-1] - path[0]) > share * steps.sum() > 0)
 
     @property
     def result(self) -> OptimizeResult:
         """The state so far: what `minimize_gspower` returns, without how the run ended."""
         return OptimizeResult(
-            x=self.x.copy(),
+            x=self.x,
             fun=self.fun,
             x_mean=self.x_mean,
             nit=self.nit,
@@ -236,23 +266,25 @@ class GSPower:
             ess=self.ess,
             stalls=self.stalls,
             step_length=self.settings.step_length(max(self.nit - 1, 0)),
-            accuracy=self.settings.accuracy,
+            accuracy=self.accuracy,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later run needs to go on exactly: arrays, numbers, and the generator's state.
+        """All that a later run needs to go on exactly: arrays, numbers, settings, the generator's state.
 
-        Points that are asked for and not yet told are no part of it; they are asked for again.
+        Points that are asked for and not yet told are no part of it; they are asked for again. It pickles;
+        for JSON turn `mean`, `x` and `last_iterates` into lists, which `load_state_dict` takes too.
         """
-        iterates = np.array(self.last_iterates) if self.last_iterates else np.empty((0, len(self.mean)))
+        iterates = np.array(self.last_iterates) if self.last_iterates else np.empty((0, len(self._mean)))
         counts = {"nit": self.nit, "nfev": self.nfev, "stalls": self.stalls, "low_steps": self._watch.steps}
         return {
-            "mean": self.mean.copy(),
-            "x": self.x.copy(),
+            "settings": settings_of(self),
+            "mean": self.mean,
+            "x": self.x,
             "fun": self.fun,
             "ess": self.ess,
             "last_iterates": iterates,
-            "rng": self.rng.bit_generator.state if self._asked is None else self._before,
+            "rng": self._before if self._asked else self.rng.bit_generator.state,
             **counts,
         }
 
@@ -260,31 +292,26 @@ class GSPower:
         """Go on from a state of `state_dict`, of a search with the same settings.
 
         Raises:
-            InputError: it is of another number of variables, or no such state.
+            InputError: it is no such state, damaged, of other settings, or of another kind of generator. The
+                search is then as before.
         """
+        checked = checked_state(state, self, AVERAGED)
         try:
-            mean = np.array(state["mean"], dtype=np.float64)
-            if mean.shape != self.mean.shape:
-                raise InputError(f"the state has {mean.size} variables and x0 {self.mean.size}")
-            x, iterates = np.array(state["x"], dtype=np.float64), np.array(state["last_iterates"])
-            self.rng.bit_generator.state = state["rng"]
-            self.fun, self.ess = float(state["fun"]), float(state["ess"])
-            self.nit, self.nfev, self.stalls = (int(state[name]) for name in ("nit", "nfev", "stalls"))
-            self._watch.steps = int(state["low_steps"])
-        except (KeyError, TypeError) as error:
-            raise InputError(f"this is no state of GSPower ({error})") from None
-        self.mean, self.x = mean, x
-        self.last_iterates = deque(iterates, maxlen=AVERAGED)
-        self._asked = None
+            self.rng.bit_generator.state = checked["rng"]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            kind = type(self.rng.bit_generator).__name__
+            raise InputError(
+                f"the state's rng is none of a {kind}, which this search has ({error}); give an rng of the "
+                "kind that made the state"
+            ) from None
+        self._mean, self._x = checked["mean"], checked["x"]
+        self.fun, self.ess = checked["fun"], checked["ess"]
+        self.nit, self.nfev, self.stalls = checked["nit"], checked["nfev"], checked["stalls"]
+        self._watch.steps = checked["low_steps"]
+        self.last_iterates = deque(checked["last_iterates"], maxlen=AVERAGED)
+        self._asked = False
 
 
-def _x_scale_of(x_scale: Any, x0: Float[np.ndarray, " d"]) -> Float[np.ndarray, "..."]:
-    try:
-        sizes = np.array(x_scale, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"x_scale must be a number or {len(x0)} of them, not {x_scale!r}") from None
-    if sizes.shape not in ((), x0.shape):
-        raise InputError(f"x_scale has the shape {sizes.shape}; give one number or {len(x0)}, one a variable")
-    if not (np.isfinite(sizes) & (sizes > 0)).all():
-        raise InputError("x_scale must be finite and above 0 in all variables")
-    return sizes
+def _failure(value: float, point: Float[np.ndarray, " d"]) -> InputError:
+    hint = "" if value == -math.inf else "; mend fun there, or pass nan_policy='worst'"
+    return InputError(f"fun is {value} at {point_of(point)}{hint}")

@@ -12,6 +12,8 @@ from hexad.core.errors import InputError
 from hexad.core.validation import check_choice
 
 Boundary = Literal["clip", "reflect"]
+INFINITE = 1e20
+"""Bounds as far away as this are none."""
 AnyBounds = Bounds | Sequence[tuple[float | None, float | None]] | None
 
 
@@ -34,8 +36,22 @@ class Box:
     def inside(self, X: Float[np.ndarray, "*K d"]) -> Float[np.ndarray, "*K d"]:
         """Where fun is evaluated for samples `X`."""
         if self.boundary == "reflect":
-            X = self._mirrored(X)
+            # Only what lies outside: a point inside would lose digits to wide bounds.
+            X = np.where(self.nearest(X) == X, X, self._mirrored(X))
         return np.clip(X, self.lower, self.upper)
+
+    def too_narrow(self, deviations: Float[np.ndarray, "..."]) -> str:
+        """What to say where samples of these standard deviations mostly miss the box; else nothing."""
+        width = self.upper - self.lower
+        deviations = np.broadcast_to(deviations, width.shape)
+        if not (deviations > width / 2).any():
+            return ""
+        place = int(np.argmax(deviations / width))
+        return (
+            f"sigma * x_scale is {deviations[place]:.3g} in variable {place}, whose bounds are "
+            f"{width[place]:.3g} apart, so that many samples fall outside; take a tenth of the width, as "
+            "sigma=0.1 with x_scale=upper - lower does"
+        )
 
     def _mirrored(self, X: Float[np.ndarray, "*K d"]) -> Float[np.ndarray, "*K d"]:
         low, high = np.isfinite(self.lower), np.isfinite(self.upper)
@@ -52,6 +68,8 @@ class Box:
 
 def box_of(bounds: AnyBounds | Any, x0: Float[np.ndarray, " d"], boundary: Boundary) -> Box | None:
     """The box of `bounds`, `scipy.optimize.Bounds` or a sequence of (min, max); None where there is none.
+
+    A bound of 1e20 or beyond is none.
 
     Raises:
         InputError: lengths do not fit, a lower bound is not below its upper one, x0 lies outside.
@@ -85,4 +103,6 @@ def box_of(bounds: AnyBounds | Any, x0: Float[np.ndarray, " d"], boundary: Bound
                 f"bounds of variable {place} are ({lower[place]:g}, {upper[place]:g}) and x0[{place}] is "
                 f"{x0[place]:g}; {what}"
             )
-    return Box(lower, upper, boundary)
+    return Box(
+        np.where(lower <= -INFINITE, -np.inf, lower), np.where(upper >= INFINITE, np.inf, upper), boundary
+    )

@@ -28,8 +28,10 @@ def function_of(spec: str) -> Callable[..., Any]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"objective {spec} cannot be imported ({error})") from None
+    except (Exception, SystemExit) as error:
+        plain = isinstance(error, (ImportError, AttributeError))
+        cause = str(error) if plain else f"{type(error).__name__}: {error}"
+        raise InputError(f"objective {spec} cannot be imported ({' '.join(cause.split())})") from None
     if not callable(found):
         raise InputError(f"objective {spec} is {type(found).__name__}; it must be a function")
     return found
@@ -50,10 +52,22 @@ def vector_of(text: str, what: str) -> Float[np.ndarray, " d"]:
     path = check_file(text, what)
     try:
         if path.suffix == ".npy":
-            return np.load(path).astype(np.float64)
-        return np.loadtxt(path, delimiter="," if "," in path.read_text() else None).astype(np.float64)
-    except (ValueError, TypeError, UnicodeDecodeError) as error:
+            vector = np.load(path).astype(np.float64)
+        else:
+            comma = "," if "," in path.read_text() else None
+            vector = np.loadtxt(path, delimiter=comma, ndmin=1).astype(np.float64)
+    except (ValueError, TypeError, EOFError, OSError) as error:
         raise InputError(f"{what} {path} holds no vector of numbers ({error})") from None
+    if vector.ndim != 1 or not vector.size:
+        raise InputError(f"{what} {path} holds an array of shape {vector.shape}; give a vector")
+    return vector
+
+
+def as_flags(message: str) -> str:
+    """A message of the library in the words of the command: nan_policy='worst' is --nan-policy worst."""
+    return re.sub(
+        r"\b([a-z_]+)='?([\w.+-]+)'?", lambda found: f"--{found[1].replace('_', '-')} {found[2]}", message
+    )
 
 
 def bounds_of(text: str, d: int) -> list[tuple[float | None, float | None]] | None:

@@ -1,15 +1,14 @@
 """The command line: `hexad rl-graph gs-poweropt minimize module:function --x0 1,2`."""
 
-import math
-import time
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from hexad.core.errors import HexadError, InputError
-from hexad.core.terminal import make_table, print_json, print_table, progress_bar, warnings_as_lines
+from hexad.core.terminal import progress_bar, warnings_as_lines
 from hexad.core.validation import check_count, check_range
 
 app = typer.Typer(
@@ -36,7 +35,9 @@ def minimize(
         str, typer.Option(help="low:high for all variables, or by commas for each; a side may be left out.")
     ] = "",
     power: Annotated[float, typer.Option(help="N: the larger, the more the best samples count.")] = 2.0,
-    sigma: Annotated[float, typer.Option(help="Standard deviation of the samples, which stays fixed.")] = 1.0,
+    sigma: Annotated[
+        float, typer.Option(help="Standard deviation of the samples, fixed; a tenth of the bounds' width.")
+    ] = 1.0,
     popsize: Annotated[int, typer.Option(help="K, evaluations a step.")] = 100,
     maxiter: Annotated[int, typer.Option(help="Steps.")] = 1000,
     maxfev: Annotated[int | None, typer.Option(help="Evaluations at most.")] = None,
@@ -62,11 +63,17 @@ def minimize(
     vectorized: Annotated[
         Literal["no", "columns", "rows"], typer.Option(help="Whether fun takes (d, K) or (K, d).")
     ] = "no",
+    evaluate_start: Annotated[
+        bool, typer.Option("--evaluate-start/--skip-start", help="Evaluate x0, so that the best is no worse.")
+    ] = True,
     evaluate_mean: Annotated[
         bool, typer.Option("--evaluate-mean", help="Evaluate the mean too, each step.")
     ] = False,
     polish: Annotated[
         bool, typer.Option("--polish", help="End with Nelder-Mead from the best point.")
+    ] = False,
+    noisy: Annotated[
+        bool, typer.Option("--noisy", help="The function is random: do not check it when going on.")
     ] = False,
     workers: Annotated[int, typer.Option("--workers", "-j", help="Processes; -1: all cores.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
@@ -78,25 +85,29 @@ def minimize(
     """Minimise a Python function of a vector, OBJECTIVE, written module:function.
 
     Writes result.json, history.csv, progress.png and state.npz. After Ctrl-C the best point is there, and the
-    same command goes on from where it was; so does one with a larger --maxiter. The function is called as
-    fun(x) with a NumPy vector. Final iterates lie about sigma / sqrt(popsize) from an optimum: --polish, or a
-    second run with a smaller --sigma, comes nearer.
+    same command goes on from where it was; so does one with a larger --maxiter. It then evaluates the saved
+    best point once more, not counted, and refuses a function that gives another value. The function is called
+    as fun(x) with a NumPy vector. Final iterates lie, in each variable, about sigma / sqrt(popsize) from the
+    smoothed objective's optimum: --polish, or a second run with a smaller --sigma, comes nearer. What the
+    function prints goes to standard error with --json.
 
     Examples:
 
         hexad rl-graph gs-poweropt minimize scipy.optimize:rosen --x0=-1,2 --power 0.5 --sigma 0.5 --polish
 
-        hexad rl-graph gs-poweropt minimize simulator:misfit --x0 start.npy --bounds 0:1 --scale std -j -1
+        hexad rl-graph gs-poweropt minimize simulator:misfit --x0 start.npy --bounds 0:1 --sigma 0.1
+            --learning-rate 0.01 --scale std -j -1
     """
     check_range("--save-every", save_every, 0)
     check_count("--seed", seed, 0)
     check_count("--maxiter", maxiter)
-    from hexad.core.files import writable_folder
-    from hexad.rl_graph.gs_poweropt import state_file
+    from hexad.core.files import alone_in
     from hexad.rl_graph.gs_poweropt.ask_tell import GSPower
     from hexad.rl_graph.gs_poweropt.command_input import bounds_of, function_of, vector_of
+    from hexad.rl_graph.gs_poweropt.command_report import show_report, write_report
     from hexad.rl_graph.gs_poweropt.evaluation import Objective, evaluator
-    from hexad.rl_graph.gs_poweropt.minimize import advance, check_budget, describe, finish
+    from hexad.rl_graph.gs_poweropt.loop import budget_of
+    from hexad.rl_graph.gs_poweropt.resumable import Folder, check_same, run
 
     start = vector_of(x0, "--x0")
     sizes = vector_of(x_scale, "--x-scale")
@@ -106,126 +117,30 @@ def minimize(
         "scale": None if scale == "none" else scale, "nan_policy": nan_policy, "boundary": boundary,
     }  # fmt: skip
     box = bounds_of(bounds, len(start))
-    search = GSPower(start, x_scale=sizes[0] if len(sizes) == 1 else sizes, bounds=box, rng=seed, **settings)
-    limit = check_budget(search, maxiter, maxfev, evaluate_mean, polish)
-    fun = function_of(objective)
+    with warnings_as_lines(stderr) as early:
+        search = GSPower(
+            start, x_scale=sizes[0] if len(sizes) == 1 else sizes, bounds=box, rng=seed, **settings
+        )
+    budget = budget_of(search, maxiter, maxfev, evaluate_start, evaluate_mean, polish)
     settings |= {
         "objective": objective, "x0": start.tolist(), "bounds": box, "x_scale": sizes.tolist(), "seed": seed,
-        "evaluate_mean": evaluate_mean,
+        "evaluate_start": evaluate_start, "evaluate_mean": evaluate_mean,
     }  # fmt: skip
     settings["bounds"] = None if box is None else [list(pair) for pair in box]
     choice: Any = {"no": False, "columns": True, "rows": "rows"}[vectorized]
-    ending: dict[str, Any] = {"fun_mean": math.nan, "nfev_polish": 0}
-    history: list[tuple[float, ...]] = []
-    state_path = out / "state.npz"
-    with evaluator(Objective(fun, ()), choice, workers) as evaluate:
-        writable_folder(out, "--out")
-        if state_path.exists() and not fresh:
-            history = state_file.load(state_path, search, settings)
-        resumed, saved, stepping = search.nit, time.monotonic(), True
-        with (
-            warnings_as_lines(stderr) as warned,
-            progress_bar(stderr, "minimize", quiet=as_json) as tell,
-        ):
-
-            def after_step() -> bool:
-                nonlocal saved
-                length = search.settings.step_length(search.nit - 1)
-                history.append((search.nit, search.nfev, search.fun, search.ess, length))
-                tell(max(search.nit / maxiter, search.nfev / limit), f"best {search.fun:.6g}")
-                if time.monotonic() - saved >= save_every:
-                    state_file.save(state_path, search, history, settings)
-                    saved = time.monotonic()
-                return False
-
-            try:
-                status = advance(search, evaluate, maxiter, limit, evaluate_mean, after_step)
-                state_file.save(state_path, search, history, settings)
-                stepping = False
-                tell(1.0, "last evaluations")
-                ending = finish(search, evaluate, limit, polish)
-            except KeyboardInterrupt:
-                status = 130
-                if stepping:  # the state after the steps, from which the end is reached again, stays
-                    state_file.save(state_path, search, history, settings)
-            except Exception as error:
-                if stepping:
-                    state_file.save(state_path, search, history, settings)
-                if isinstance(error, HexadError):
-                    raise
-                raise InputError(
-                    f"{objective} failed in step {search.nit + 1} ({type(error).__name__}: {error}); what "
-                    f"was done before is kept in {out}, and HEXAD_DEBUG=1 shows where"
-                ) from error
-    result = search.result | ending | describe(search, status)
-    _report(result, settings, history, warned, resumed, out, as_json)
-
-
-def _report(
-    result: dict[str, Any],
-    settings: dict[str, Any],
-    history: list[tuple[float, ...]],
-    warned: list[str],
-    resumed: int,
-    out: Path,
-    as_json: bool,
-) -> None:
-    """Write the files and say what was found; the exit code is 130 after Ctrl-C."""
-    import csv
-
-    import numpy as np
-
-    from hexad.core.files import atomic_open, write_json
-    from hexad.rl_graph.gs_poweropt.figures import draw_progress
-    from hexad.rl_graph.gs_poweropt.state_file import COLUMNS
-
-    files = [out / "result.json", out / "history.csv"]
-    with atomic_open(files[1]) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows((int(row[0]), int(row[1]), *row[2:]) for row in history)
-    if history:
-        files.append(out / "progress.png")
-        draw_progress(np.array(history), result["accuracy"], files[2])
-    plain = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in result.items()
-    }
-    # JSON knows neither NaN nor infinity.
-    plain = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in plain.items()
-    }
-    report = plain | {"resumed_at": resumed, "warnings": warned, "settings": _jsonable(settings)}
-    write_json(files[0], report)
-    if as_json:
-        print_json(report | {"files": [str(path) for path in files]})
-    else:
-        table = make_table("", "value", "x")
-        for name, value, x in (("best", "fun", "x"), ("mean of the last iterates", "fun_mean", "x_mean")):
-            shown = ", ".join(f"{part:.6g}" for part in result[x][:6])
-            more = f", ... ({len(result[x])})" if len(result[x]) > 6 else ""
-            number = result[value]
-            table.add_row(name, f"{number:.8g}" if math.isfinite(number) else "not evaluated", shown + more)
-        print_table(stdout, table)
-        stdout.print(
-            f"{result['nit']} steps, {result['nfev']} evaluations ({result['nfev_polish']} of them to "
-            f"polish); {result['ess']:.1f} of {settings['popsize']} samples had weight in the last step",
-            markup=False,
-            soft_wrap=True,
-        )
-        stdout.print(f"{result['message']}", markup=False, soft_wrap=True)
-        stdout.print(f"Files: {', '.join(map(str, files))}", soft_wrap=True, markup=False)
-    if result["status"] == 130:
-        stderr.print(
-            f"Interrupted: {out} keeps the best point; the same command goes on from step {result['nit']}.",
-            soft_wrap=True,
-            markup=False,
-        )
-        raise typer.Exit(130)
-
-
-def _jsonable(settings: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: str(value) if isinstance(value, float) and math.isinf(value) else value
-        for name, value in settings.items()
-    }
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        fun = function_of(objective)
+        with evaluator(Objective(fun, ()), choice, workers) as evaluate, alone_in(out, "--out"):
+            folder = Folder(out, settings, save_every)
+            if not fresh:
+                folder.go_on(search)
+            resumed = search.nit
+            with (
+                warnings_as_lines(stderr) as warned,
+                progress_bar(stderr, "minimize", quiet=as_json) as tell,
+            ):
+                if resumed and not noisy:
+                    check_same(objective, evaluate, folder)
+                result = run(search, evaluate, budget, folder, objective, tell)
+            report = write_report(result, settings, folder.history, early + warned, resumed, out)
+    show_report(result, report, out, as_json, stdout, stderr)

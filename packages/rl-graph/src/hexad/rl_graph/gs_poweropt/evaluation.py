@@ -6,6 +6,7 @@ import pickle
 import signal
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from jaxtyping import Float
 from scipy.optimize import OptimizeResult
 
 from hexad.core.errors import InputError
+from hexad.rl_graph.gs_poweropt.arguments import array_of
 from hexad.rl_graph.gs_poweropt.settings import count_of
 
 MapLike = Callable[..., Iterable[Any]]
@@ -39,11 +41,12 @@ class Objective:
         Raises:
             InputError: it is not one real number.
         """
-        value = np.asarray(self.fun(x, *self.args))
+        given = self.fun(x, *self.args)
+        value = array_of(given)
         if value.size != 1 or value.dtype.kind not in "fiub":
             raise InputError(
-                f"fun must return one real number, and gave {value.dtype} of shape {value.shape}; if it "
-                "takes batches of points, pass vectorized"
+                f"fun must return one real number, and gave {_kind(given, value)}; if it takes batches of "
+                "points, pass vectorized"
             )
         return float(value.reshape(()))
 
@@ -53,15 +56,23 @@ class Objective:
         Raises:
             InputError: fun gives another number of values than there are points.
         """
-        values = np.asarray(self.fun(X if rows else X.T, *self.args))
+        given = self.fun(X if rows else X.T, *self.args)
+        values = array_of(given)
         if values.shape != (len(X),) or values.dtype.kind not in "fiub":
             count, d = X.shape
             form = f"({count}, {d}), one point a row" if rows else f"({d}, {count}), one point a column"
             raise InputError(
                 f"a vectorized fun is given an array of shape {form}, and must return {count} real numbers; "
-                f"it gave {values.dtype} of shape {values.shape}"
+                f"it gave {_kind(given, values)}"
             )
-        return values.astype(np.float64, copy=False)
+        # A copy: fun may use the same array for its values again.
+        return values.astype(np.float64)
+
+
+def _kind(given: Any, array: np.ndarray) -> str:
+    if array.dtype.kind == "O":
+        return f"a value of type {type(given).__name__}"
+    return f"{array.dtype} of shape {array.shape}"
 
 
 _in_worker: Objective | None = None
@@ -106,10 +117,9 @@ def evaluator(
         yield _batches(objective, vectorized == "rows")
     elif callable(workers):
         mapped: Any = workers
-        yield lambda X: np.array([*mapped(objective, [*X.copy()])], dtype=np.float64)
+        yield lambda X: _mapped(mapped, objective, X)
     elif workers == 1:
-        # Copies, as fun may write into what it is given.
-        yield lambda X: np.array([objective(x) for x in X.copy()], dtype=np.float64)
+        yield lambda X: _one_by_one(objective, X)
     else:
         try:
             pickled = pickle.dumps(objective)
@@ -120,11 +130,46 @@ def evaluator(
             ) from None
         pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(pickled,))
         try:
-            yield lambda X: np.array(
-                [*pool.map(_call_in_worker, X, chunksize=-(-len(X) // (4 * workers)))], dtype=np.float64
-            )
+            yield lambda X: _pooled(pool, X, workers)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _one_by_one(objective: Objective, X: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
+    values: list[float] = []
+    try:
+        for x in X.copy():  # as fun may write into what it is given
+            values.append(objective(x))
+    except KeyboardInterrupt as stop:
+        vars(stop)["values"] = values  # for `loop.take_unfinished`
+        raise
+    return np.array(values, dtype=np.float64)
+
+
+def _mapped(workers: MapLike, objective: Objective, X: Float[np.ndarray, "K d"]) -> Float[np.ndarray, " K"]:
+    given = workers(objective, [*X.copy()])
+    try:
+        values = np.array([*given], dtype=np.float64)
+    except TypeError:
+        if isinstance(given, Iterable):
+            raise
+        raise InputError(
+            f"workers must be map-like and give the values in their order, not {type(given).__name__}"
+        ) from None
+    if values.shape != (len(X),):
+        raise InputError(f"workers gave values of shape {values.shape} for {len(X)} points; give one each")
+    return values
+
+
+def _pooled(pool: ProcessPoolExecutor, X: Float[np.ndarray, "K d"], workers: int) -> Float[np.ndarray, " K"]:
+    try:
+        values = [*pool.map(_call_in_worker, X, chunksize=-(-len(X) // (4 * workers)))]
+    except BrokenProcessPool:
+        raise InputError(
+            "a worker process died: fun ended it, memory ran out, or its exception cannot be pickled; "
+            "workers=1 shows which"
+        ) from None
+    return np.array(values, dtype=np.float64)
 
 
 def _batches(

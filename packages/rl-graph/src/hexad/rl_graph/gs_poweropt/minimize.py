@@ -6,26 +6,16 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-import scipy.optimize
-from jaxtyping import Float
 from scipy.optimize import OptimizeResult, OptimizeWarning
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_choice, check_flag
-from hexad.rl_graph.gs_poweropt.ask_tell import AnyRng, GSPower
+from hexad.rl_graph.gs_poweropt.arguments import AnyRng
+from hexad.rl_graph.gs_poweropt.ask_tell import GSPower
 from hexad.rl_graph.gs_poweropt.box import AnyBounds, Boundary
 from hexad.rl_graph.gs_poweropt.evaluation import MapLike, Objective, Vectorized, callback_of, evaluator
+from hexad.rl_graph.gs_poweropt.loop import advance, budget_of, describe, finish, take_unfinished
 from hexad.rl_graph.gs_poweropt.settings import Baseline, NanPolicy, Scale, Transform, count_of
-
-Batch = Callable[[Float[np.ndarray, "K d"]], Float[np.ndarray, " K"]]
-
-MESSAGES = {
-    0: "the number of iterations, maxiter, is reached",
-    1: "the next step would take more evaluations than maxfev",
-    2: "no step had a direction: fun is the same at all samples, or failed at all of them",
-    99: "`callback` raised `StopIteration`",
-    130: "interrupted by Ctrl-C",
-}
 
 
 def minimize_gspower(
@@ -49,6 +39,7 @@ def minimize_gspower(
     nan_policy: NanPolicy = "raise",
     x_scale: Any = 1.0,
     boundary: Boundary = "clip",
+    evaluate_start: bool = True,
     evaluate_mean: bool = False,
     vectorized: Vectorized = False,
     workers: int | MapLike = 1,
@@ -57,6 +48,7 @@ def minimize_gspower(
     polish: bool = False,
     return_all: bool = False,
     interrupt: Literal["raise", "return"] = "raise",
+    disp: bool = False,
     jac: Any = None,
     hess: Any = None,
     hessp: Any = None,
@@ -67,13 +59,16 @@ def minimize_gspower(
 
     Each step draws `popsize` samples around the iterate mu, weighs them by exp(-N fun) or (shift - fun)^N,
     and moves mu by `learning_rate` in the weighted mean's direction (Xu 2025, EPGS and PGS). Sigma stays
-    fixed, so that the iterates settle about sigma / sqrt(popsize) from an optimum, and no nearer: see
-    `polish`.
-    It can be given to `scipy.optimize.minimize` as `method=minimize_gspower`.
+    fixed, so that the iterates settle, in each variable, about sigma / sqrt(popsize) from the smoothed
+    objective's optimum, and no nearer: see `polish`.
+    It can be given to `scipy.optimize.minimize` as `method=minimize_gspower`. Unlike SciPy's methods it
+    refuses `tol` and constraints, a start outside the bounds, a start that is a single number, and bounds
+    that leave a variable no room; the bounds are never left.
 
     Args:
         fun: fun(x, *args) -> float, x of shape (d,). It need not be deterministic; then the best value seen
-            is one of luck too, and `x_mean` the better answer.
+            is one of luck too, and `x_mean` the better answer. A torch tensor is taken without its
+            gradient, a masked value as NaN.
         x0: where to start, (d,).
         args: further arguments of fun, a tuple.
         bounds: `scipy.optimize.Bounds`, or a (min, max) for each variable, None for no bound.
@@ -82,7 +77,8 @@ def minimize_gspower(
         sigma: standard deviation of the samples.
         popsize: K, samples in a step.
         maxiter: steps.
-        maxfev: evaluations at most, polishing and all; no step is begun that would take more.
+        maxfev: evaluations at most, start, polishing and all; no step is begun that would take more. With
+            `polish` 100 evaluations a variable, but at most half, are kept for it.
         learning_rate: length of the first step.
         decay: steps after which the length is half; `inf` for a constant one.
         normalize: divide the gradient by its norm.
@@ -92,16 +88,22 @@ def minimize_gspower(
         nan_policy: `"raise"` or `"worst"`.
         x_scale: typical size of each variable, one number or (d,): sigma and learning_rate are in its units.
         boundary: what becomes of samples outside the bounds, `"clip"` or `"reflect"`.
+        evaluate_start: evaluate x0 first, so that `x` is never worse. It is one evaluation more; the samples
+            are the same.
         evaluate_mean: evaluate mu too, once a step, as a candidate for `x`.
         vectorized: True if fun takes (d, K) and returns (K,), as in
             `scipy.optimize.differential_evolution`; `"rows"` if it takes (K, d), as torch and JAX models do.
-        workers: processes that evaluate (-1: as many as cores), or a map-like such as `executor.map`.
+        workers: processes that evaluate (-1: as many as cores), or a map-like such as `executor.map`, which
+            must keep the order.
         rng: seed or `numpy.random.Generator`.
         callback: called after each step with `intermediate_result` (if that is its parameter's name) or with
-            the best point; StopIteration ends the run.
-        polish: search on from the best point by Nelder-Mead at the end.
+            the best point; StopIteration ends the steps, and the last evaluations follow, polishing too.
+        polish: search on from the best point by Nelder-Mead at the end, with at most 200 evaluations a
+            variable. For a few dozen variables; in more it hardly moves.
         return_all: keep all iterates in `allvecs`.
-        interrupt: on Ctrl-C `"raise"` KeyboardInterrupt, or `"return"` what was found.
+        interrupt: on Ctrl-C `"raise"` KeyboardInterrupt, or `"return"` what was found, with what the step
+            in hand had found where fun is called point by point.
+        disp: print how it ended.
         jac: taken for SciPy's sake and not used.
         hess: likewise.
         hessp: likewise.
@@ -111,18 +113,29 @@ def minimize_gspower(
     Returns:
         `x` and `fun`: the best point evaluated and its value; `x_mean` and `fun_mean`: the mean of the last
         50 iterates and its value (one more evaluation; NaN if `maxfev` leaves none); `nit`, `nfev`,
-        `nfev_polish` (the part of nfev that polishing took); `success`, `status`, `message`; `ess`: effective
-        samples of each step, (nit,), NaN where fun failed everywhere; `stalls`: steps without a direction;
-        `accuracy`: sigma / sqrt(popsize); `step_length` of the last step; `allvecs`: mu_0 ... mu_T, if asked
-        for.
+        `nfev_polish` (the part of nfev that polishing took) and `polished`: whether Nelder-Mead converged,
+        None where it was not begun; `success`, `status`, `message`; `ess`: effective samples of each step,
+        (nit,), NaN where fun failed everywhere; `stalls`: steps without a direction; `accuracy`:
+        sigma / sqrt(popsize) times x_scale, an array where that is one; `step_length` of the last step, in
+        units of x_scale; `allvecs`: mu_0 ... mu_T, if asked for.
+        `success` says that the run ended as planned, not that it found an optimum: there is no test of
+        convergence.
+
+    Warns:
+        OptimizeWarning: sigma is wide for the bounds; a single sample had the weight for 20 steps.
 
     Raises:
         InputError: an argument makes no sense (before fun is called), fun gives NaN or inf, or no number.
         KeyboardInterrupt: on Ctrl-C, unless `interrupt="return"`.
+        Exception: whatever fun or callback raises. Once fun was called, any exception has what was found
+            before in its attribute `result`.
     """
     _check_scipy_arguments(jac, hess, hessp, constraints, tol)
     maxiter = count_of("maxiter", maxiter)
-    for name, flag in (("evaluate_mean", evaluate_mean), ("polish", polish), ("return_all", return_all)):
+    for name, flag in (
+        ("evaluate_start", evaluate_start), ("evaluate_mean", evaluate_mean), ("polish", polish),
+        ("return_all", return_all),
+    ):  # fmt: skip
         check_flag(name, flag)
     check_choice("interrupt", interrupt, ("raise", "return"))
     search = GSPower(
@@ -130,11 +143,12 @@ def minimize_gspower(
         decay=decay, normalize=normalize, baseline=baseline, shift=shift, scale=scale, nan_policy=nan_policy,
         x_scale=x_scale, bounds=bounds, boundary=boundary, rng=rng,
     )  # fmt: skip
-    limit = check_budget(search, maxiter, maxfev, evaluate_mean, polish)
+    budget = budget_of(search, maxiter, maxfev, evaluate_start, evaluate_mean, polish)
     stop_asked = callback_of(callback)
     objective = Objective(fun, args if isinstance(args, tuple) else (args,))
     ess: list[float] = []
     iterates = [search.mean] if return_all else []
+    ending: dict[str, Any] = {"fun_mean": math.nan, "nfev_polish": 0, "polished": None}
 
     def after_step() -> bool:
         ess.append(search.ess)
@@ -142,102 +156,31 @@ def minimize_gspower(
             iterates.append(search.mean)
         return stop_asked is not None and stop_asked(_intermediate(search))
 
-    ending: dict[str, Any] = {"fun_mean": math.nan, "nfev_polish": 0}
+    def result(status: int | None = None) -> OptimizeResult:
+        found = search.result
+        found.update(ending | {"ess": np.array(ess)})
+        found.update({"success": False} if status is None else describe(search, status, ending))
+        if return_all:
+            found.allvecs = iterates
+        return found
+
     with evaluator(objective, vectorized, workers) as evaluate:
         try:
-            status = advance(search, evaluate, maxiter, limit, evaluate_mean, after_step)
-            ending = finish(search, evaluate, limit, polish)
-        except KeyboardInterrupt:
-            if interrupt == "raise" or not math.isfinite(search.fun):
-                raise
+            status = advance(search, evaluate, budget, after_step)
+            ending |= finish(search, evaluate, budget)
+        except KeyboardInterrupt as stop:
+            take_unfinished(search, stop)
             status = 130
-    result = search.result
-    result.update(ending | {"ess": np.array(ess)} | describe(search, status))
-    if return_all:
-        result.allvecs = iterates
-    return result
-
-
-def check_budget(
-    search: GSPower, maxiter: int, maxfev: int | None, evaluate_mean: bool, polish: bool
-) -> float:
-    """Evaluations at most, infinite without `maxfev`.
-
-    Raises:
-        InputError: they are too few for a step, or would leave none to polish.
-    """
-    per_step = search.settings.popsize + evaluate_mean
-    if maxfev is None:
-        return math.inf
-    limit = count_of("maxfev", maxfev)
-    if limit < per_step:
-        raise InputError(
-            f"maxfev is {limit}, less than the {per_step} evaluations of one step; lower popsize"
-        )
-    if polish and maxiter * per_step >= limit:
-        raise InputError(
-            f"maxiter={maxiter} steps of {per_step} evaluations take all of maxfev={maxfev} and leave none "
-            "to polish; lower maxiter"
-        )
-    return limit
-
-
-def advance(
-    search: GSPower,
-    evaluate: Batch,
-    maxiter: int,
-    limit: float,
-    evaluate_mean: bool = False,
-    after_step: Callable[[], bool] = lambda: False,
-) -> int:
-    """Make steps until there are `maxiter`, or the next would take more than `limit` evaluations in all.
-
-    Args:
-        search: what is moved; its earlier steps count.
-        evaluate: from points (K, d) to values (K,).
-        maxiter: steps in all.
-        limit: evaluations in all.
-        evaluate_mean: evaluate mu too, once a step.
-        after_step: called after each step; it says whether to stop.
-
-    Returns:
-        a key of `MESSAGES`.
-    """
-    while search.nit < maxiter:
-        if search.nfev + search.settings.popsize + evaluate_mean > limit:
-            break
-        X = search.ask()
-        if evaluate_mean:
-            _consider(search, evaluate, search.mean)
-        search.tell(evaluate(X))
-        if after_step():
-            return 99
-    if search.nit and search.stalls == search.nit:
-        return 2
-    return 0 if search.nit >= maxiter else 1
-
-
-def finish(search: GSPower, evaluate: Batch, limit: float, polish: bool) -> dict[str, Any]:
-    """The value at `x_mean` and, if wanted, Nelder-Mead, as far as `limit` leaves evaluations for them."""
-    fun_mean, polished = math.nan, 0
-    if search.nfev < limit and search.nit:
-        fun_mean = _consider(search, evaluate, search.x_mean)
-    if polish and math.isfinite(search.fun) and search.nfev < limit:
-        polished = _polish(search, evaluate, limit - search.nfev)
-    return {"fun_mean": fun_mean, "nfev_polish": polished}
-
-
-def describe(search: GSPower, status: int) -> dict[str, Any]:
-    """How the run ended, in SciPy's words, and how near to an optimum it can be."""
-    accuracy, length = search.settings.accuracy, search.result.step_length
-    return {
-        "status": status,
-        "success": status in (0, 1),
-        "message": (
-            f"{MESSAGES[status]}; iterates settle about sigma/sqrt(popsize) = {accuracy:.3g} or the step "
-            f"length, {length:.3g}, from an optimum, whichever is larger"
-        ),
-    }
+            if interrupt == "raise":
+                vars(stop)["result"] = result(status)
+                raise
+        except Exception as error:
+            vars(error)["result"] = result()
+            raise
+    found = result(status)
+    if disp:
+        print(f"{found.message}\nfun {found.fun:.8g} after {found.nit} steps, {found.nfev} evaluations")
+    return found
 
 
 def _check_scipy_arguments(jac: Any, hess: Any, hessp: Any, constraints: Any, tol: Any) -> None:
@@ -245,6 +188,8 @@ def _check_scipy_arguments(jac: Any, hess: Any, hessp: Any, constraints: Any, to
         raise InputError("constraints are not supported; give bounds, or add a penalty to fun")
     if tol is not None:
         raise InputError("tol is not supported, as there is no test of convergence; give maxiter or maxfev")
+    if jac is True:
+        raise InputError("jac=True is not supported; fun must return its value alone")
     if any(given is not None and given is not False for given in (jac, hess, hessp)):
         warnings.warn(
             "minimize_gspower uses no derivatives (jac, hess, hessp)", OptimizeWarning, stacklevel=3
@@ -261,31 +206,3 @@ def _intermediate(search: GSPower) -> OptimizeResult:
         ess=search.ess,
         stalls=search.stalls,
     )
-
-
-def _consider(search: GSPower, evaluate: Batch, x: Float[np.ndarray, " d"]) -> float:
-    value = float(evaluate(x[None])[0])
-    search.consider(x, value if math.isfinite(value) else math.inf)
-    return value
-
-
-def _polish(search: GSPower, evaluate: Batch, budget: float) -> int:
-    """Nelder-Mead from the best point; how many evaluations it took."""
-    before = search.nfev
-    box = search.box
-
-    def fun(x: Float[np.ndarray, " d"]) -> float:
-        value = _consider(search, evaluate, x)
-        return value if math.isfinite(value) else 1e300
-
-    options = {"adaptive": True, "maxfev": int(min(budget, 200 * len(search.x)))}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OptimizeWarning)  # of x0 on a face of the box
-        scipy.optimize.minimize(
-            fun,
-            search.x,
-            method="nelder-mead",
-            bounds=None if box is None else scipy.optimize.Bounds(box.lower, box.upper),
-            options=options,
-        )
-    return search.nfev - before

@@ -28,9 +28,9 @@ class Settings:
         transform: `"exp"` climbs exp(N f) (EPGS), `"power"` f^N (PGS), which needs f > 0.
         power: N of the paper. With `"exp"` it has the unit 1 / fun: what counts is N times the differences
             of fun among the samples.
-        sigma: standard deviation of the samples in each variable; it never changes. The published code of
-            PGS takes sigma for the variance, that of EPGS for the standard deviation; here it is always the
-            latter.
+        sigma: standard deviation of the samples in each variable, in units of x_scale; it never changes.
+            The published code of PGS takes sigma for the variance, that of EPGS for the standard deviation;
+            here it is always the latter.
         popsize: K, samples in a step.
         learning_rate: length of the first step, if `normalize`.
         decay: step t has the length learning_rate * decay / (decay + t); `inf` keeps it constant.
@@ -43,7 +43,7 @@ class Settings:
         scale: `"std"` divides fun by its standard deviation among the samples of each step (ours), so that
             N has no unit; the smoothed objective is then another one in each step.
         nan_policy: what to do where fun gives NaN or inf: `"raise"`, or take it for the `"worst"` of its
-            step.
+            step. -inf is always refused, as nothing could be better.
 
     Raises:
         InputError: a value makes no sense.
@@ -90,5 +90,5 @@ class Settings:
 
     @property
     def accuracy(self) -> float:
-        """sigma / sqrt(K), about how near to an optimum the iterates settle, in each variable."""
+        """sigma / sqrt(K): how near to the smoothed optimum iterates settle, in each variable's x_scale."""
         return self.sigma / math.sqrt(self.popsize)

@@ -26,7 +26,7 @@ def smooth(counted: Counted, seed: int, settings: Settings) -> list[float]:
         box["x_scale"] = problem.upper - problem.lower
     kept = min(100 * len(problem.x0), counted.budget // 2) if settings.get("polish") else 0
     found = minimize_gspower(
-        counted.rows, problem.x0, vectorized="rows", rng=seed, maxfev=counted.budget,
+        counted.rows, problem.x0, vectorized="rows", rng=seed, maxfev=counted.budget, evaluate_start=False,
         maxiter=(counted.budget - kept) // settings["popsize"], **(box | settings),
     )  # fmt: skip
     return found.ess.tolist()

@@ -79,7 +79,7 @@ def _paths(dimension: int, arm: str, power: float, popsize: int, steps: int, sta
         rng = np.random.default_rng([seed, dimension, start])
         found = minimize_gspower(
             two_log, rng.uniform(-1, 1, dimension), vectorized="rows", power=power, popsize=popsize,
-            maxiter=steps, rng=rng, **TWO_LOG[arm],
+            maxiter=steps, rng=rng, evaluate_start=False, **TWO_LOG[arm],
         )  # fmt: skip
         yield float(np.square(found.x_mean + 0.5).mean()), float(found.ess.mean()), found.accuracy
 

@@ -43,8 +43,14 @@ def log_weights(values: Float[np.ndarray, " K"], settings: Settings) -> Float[np
         logs = -values
     with np.errstate(over="ignore", invalid="ignore"):
         logs = logs - logs.max()
-        if settings.scale == "std" and (deviation := values.std()) > 0:
-            logs /= deviation
+        if settings.scale == "std":
+            deviation = values.std()
+            if not 1e-150 < deviation < 1e150 and (largest := np.abs(values).max()) > 0:
+                # Squares would vanish or overflow.
+                values = values / largest
+                logs, deviation = values.min() - values, values.std()
+            if deviation > 0:
+                logs = logs / deviation
         return settings.power * logs
 
 
