@@ -11,6 +11,7 @@ from hexad.core.errors import InputError
 from hexad.federated.janus.agreement import Entry, agree, write_list
 from hexad.federated.janus.attacks import ATTACKS, make_scene
 from hexad.federated.janus.client import JanusClient, model_digest
+from hexad.federated.janus.client_memory import ClientFolder
 from hexad.federated.janus.envelopes import Header, open_sealed, read_header, seal
 from hexad.federated.janus.errors import ProtocolError, VerificationError
 from hexad.federated.janus.groups import GROUPS
@@ -137,6 +138,19 @@ def test_masks_and_randomness_are_fresh(session):
             pieces = [payload[:32], payload[-65:-33], payload[-33:]]
             seen.update(pieces if server.role == 0 else pieces[:1])
     assert len(seen) == 3 * (3 + 1)
+
+
+def test_a_client_counts_what_it_clips_also_when_it_sends_again(session, tmp_path):
+    client, update = session.clients["a"], np.array([-1.5, -1.0, 0.0, 1.0, 1.1, 7.0])
+    client.protect(update, 1, 1)
+    assert client.clipped == 3
+    client.protect(update / 7, 1, 2)
+    assert client.clipped == 0
+    with ClientFolder(tmp_path / "a", client.config) as folder:
+        sent = folder.masking(client)(update, 1, 3)
+        client.clipped = 0
+        assert folder.masking(client)(update, 1, 3) == sent
+    assert client.clipped == 3
 
 
 def test_messages_to_s1_do_not_grow_with_the_update(make):

@@ -90,6 +90,7 @@ class JanusClient:
             again. Set it, from `client_memory`, in a client that restarts.
         epochs: names of S_0's and S_1's folders, "" until the first sum is verified: a server that lost its
             folder, and might sum a round again, is refused.
+        clipped: how many numbers of the update that it masked last were clipped.
 
     Raises:
         InputError: it has the name or a key of a server.
@@ -106,7 +107,7 @@ class JanusClient:
     ) -> None:
         servers.check_other(keys.public)
         self.keys, self.servers, self.config = keys, servers, config
-        self.last_round, self.epochs = 0, ("", "")
+        self.last_round, self.epochs, self.clipped = 0, ("", ""), 0
         self.group = get_group(config.group)
         self.quantizer = Quantizer(config)
         self.pedersen = Pedersen(self.group, config.dim, config.label, threads)
@@ -140,8 +141,12 @@ class JanusClient:
             )
         encoded = self.quantizer.encode(update, weight, self._rng)
         sent = self.protect_encoded(encoded, round_number, model, training)
-        self.last_round = round_number
+        self.last_round, self.clipped = round_number, self.count_clipped(update)
         return sent
+
+    def count_clipped(self, update: Float[np.ndarray, " length"]) -> int:
+        """How many numbers of an update lie beyond the session's clip."""
+        return int(np.count_nonzero(np.abs(update) > self.config.clip))
 
     def protect_encoded(
         self, encoded: UInt64[np.ndarray, " dim"], round_number: int, model: str = "", training: str = ""

@@ -118,6 +118,7 @@ class ClientFolder:
                     f"another update, weight or model was masked for round {round_number}, and may be sent; "
                     "give the same again, or take the next round"
                 )
+            client.clipped = client.count_clipped(update)
             return Protected(*(path.read_bytes() for path in self._paths(round_number)))
 
         return protect
