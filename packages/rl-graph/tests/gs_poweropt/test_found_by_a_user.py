@@ -213,6 +213,21 @@ def test_the_accuracy_is_in_the_variables_units_and_moving_on_is_said():
     assert "moved one way" not in settled.message
 
 
+@pytest.mark.parametrize("d", [1, 50, 500])
+def test_moving_on_is_told_from_a_walk_at_random_in_many_variables(d):
+    """With 10 samples in 500 variables a step goes mostly astray, and the way is 0.14 of its length."""
+
+    def drift(X):
+        return X.sum(0) / math.sqrt(d)
+
+    def chance(X, noise=np.random.default_rng(11)):
+        return noise.normal(size=X.shape[1])
+
+    for fun, moves in ((drift, True), (chance, False)):
+        found = minimize_gspower(fun, np.zeros(d), vectorized=True, **(QUICK | {"maxiter": 60}))
+        assert ("moved one way" in found.message) == moves
+
+
 def test_polishing_has_a_share_of_maxfev():
     found = minimize_gspower(sphere, [3.0, 2.0], maxfev=2000, polish=True, **(QUICK | {"maxiter": 1000}))
     assert found.nit == (2000 - 200 - 1) // 10
