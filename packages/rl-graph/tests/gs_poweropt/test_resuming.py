@@ -26,6 +26,9 @@ def talking(x):
     print("hello")
     return float(np.square(x - 1).sum())
 
+def leaving(x):
+    raise SystemExit(4)
+
 print("module read")
 """
 SMALL = ("--x0=-1,2.5", "--popsize", "10", "--maxiter", "20", "--sigma", "0.5", "--power", "1")
@@ -100,6 +103,12 @@ def test_a_late_failure_says_how_far_it_came_and_the_flag(run):
     assert stderr.count("\n") == 1
     with np.load("gs-poweropt-run/state.npz") as state:
         assert len(state["history"]) == 9
+
+
+def test_a_function_that_leaves_is_an_error(run):
+    code, _, stderr = run("resumed:leaving", *SMALL)
+    assert code == 2
+    assert "resumed:leaving failed in step 1 (SystemExit: 4)" in stderr
 
 
 def test_what_the_function_prints_is_not_in_the_json(run):

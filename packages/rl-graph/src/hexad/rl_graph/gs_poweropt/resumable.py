@@ -127,7 +127,7 @@ def run(
         folder.note(search)
         between = between or search.state_dict()
         take_unfinished(search, stop)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = f"after step {search.nit}" if between else f"in step {search.nit + 1}"
         folder.best.take(search)
         folder.save(between or search.state_dict())
