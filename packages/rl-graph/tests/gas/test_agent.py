@@ -136,7 +136,7 @@ def test_files_of_a_newer_format_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(InputError, match=r"has format 'hexad\.gas/9'"):
         load_graph(tmp_path / "graph.npz")
-    assert json.loads((run[1] / "agent.json").read_text())["format"] == "hexad.gas/1"
+    assert json.loads((run[1] / "agent.json").read_text())["format"] == "hexad.gas/2"
 
 
 def test_short_trajectories_are_kept_with_a_warning():

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -20,6 +20,13 @@ from hexad.core.validation import check_count, check_folder, check_path, check_r
 from hexad.rl_graph.gas.graph import StitchGraph
 from hexad.rl_graph.gas.navigation import LATCH, Navigator
 from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
+from hexad.rl_graph.gas.run_folder import (
+    check_run,
+    describe_policy,
+    drop_stale,
+    note_policy,
+    policy_checkpoints,
+)
 from hexad.rl_graph.gas.saving import (
     FORMAT,
     load_graph,
@@ -102,7 +109,8 @@ class GAS:
         """Fit the stages in their order: tdr (the embedding), graph, policy.
 
         With a folder each stage is saved when it is done, checkpoints lie in `checkpoints/`, and the same
-        call goes on where an interrupted one stopped.
+        call goes on where an interrupted one stopped. More steps of the embedding train it further; graph and
+        policy belong to their embedding, so those of the old one are dropped then, with a warning.
 
         Args:
             data: the trajectories. States of trajectories shorter than H are all kept, with a warning.
@@ -111,20 +119,15 @@ class GAS:
             progress: called as `progress("tdr", fraction, "loss 1.23")`.
 
         Raises:
-            InputError: a stage without an embedding, or as the stages themselves.
+            InputError: a stage without an embedding, a folder whose run cannot go on with these settings or
+                data (nothing is written then), or as the stages themselves.
         """
-        unknown = set(stages) - set(STAGES)
-        if unknown or not stages:
-            raise InputError(f"stages are {stages}; name some of {', '.join(STAGES)}")
-        saved = None if folder is None else check_path(folder, "run folder") / "temporal.safetensors"
-        if "tdr" not in stages and self.temporal_ is None:
-            if saved is None or not saved.is_file():
-                raise InputError("graph and policy need the embedding; fit the stage tdr first")
-            self.temporal_ = load_temporal(saved)
-            self.config = replace(self.config, temporal=self.temporal_.config)
-        home = None if folder is None else writable_folder(folder, "run folder")
+        home = None if folder is None else check_path(folder, "run folder")
+        self.check_stages(data, home, stages)
         self.check_lengths(data)
         self._navigator = None
+        if home is not None:
+            writable_folder(home, "run folder")
 
         def tell(stage: Stage) -> Callable[[float, str], None] | None:
             return None if progress is None else lambda fraction, note: progress(stage, fraction, note)
@@ -132,12 +135,22 @@ class GAS:
         if "tdr" in stages:
             temporal = TemporalDistance(data.obs_dim, self.config.temporal)
             checkpoints = None if home is None else home / "checkpoints" / "tdr"
-            self.temporal_ = temporal.fit(data, folder=checkpoints, progress=tell("tdr"))
-            if home is not None:
-                save_temporal(home / "temporal.safetensors", temporal)
-                np.save(home / "temporal-losses.npy", temporal.losses_)
+            temporal.fit(data, folder=checkpoints, progress=tell("tdr"))
+            if self.temporal_ is None or self.temporal_.digest != temporal.digest:
+                self.graph_ = self.policy_ = None
+            self.temporal_ = temporal
         temporal = self.temporal_
         assert temporal is not None
+        if home is not None:
+            dropped = drop_stale(home, temporal.digest)
+            if dropped:
+                warnings.warn(
+                    f"the embedding in {home} changed: {', '.join(dropped)} of the old one dropped",
+                    stacklevel=2,
+                )
+            if "tdr" in stages or not (home / "temporal.safetensors").is_file():
+                save_temporal(home / "temporal.safetensors", temporal)
+                np.save(home / "temporal-losses.npy", temporal.losses_)
         if "graph" in stages:
             self.graph_ = StitchGraph.build(
                 temporal.encode(data.observations),
@@ -150,17 +163,48 @@ class GAS:
             )
             if home is not None:
                 save_graph(home / "graph.npz", self.graph_)
+                self._save_config(home)
         if "policy" in stages:
             policy = SkillPolicy(data.obs_dim, data.act_dim, temporal.config.latent_dim, self.config.policy)
-            checkpoints = None if home is None else home / "checkpoints" / "policy"
-            horizon = self.config.horizon
+            horizon, checkpoints = self.config.horizon, None
+            if home is not None:
+                note_policy(home, describe_policy(self.config.policy, horizon, temporal.digest))
+                checkpoints = policy_checkpoints(home)
             self.policy_ = policy.fit(data, temporal, horizon, folder=checkpoints, progress=tell("policy"))
             if home is not None:
                 save_policy(home / "policy.safetensors", policy)
                 np.save(home / "policy-losses.npy", policy.losses_)
-        if home is not None:
+        if home is not None and not (home / "agent.json").is_file():
             self._save_config(home)
         return self
+
+    def check_stages(self, data: Trajectories, home: Path | None, stages: tuple[Stage, ...]) -> None:
+        """Refuse what `fit` cannot do, before anything is written; read the embedding if it is only needed.
+
+        Raises:
+            InputError: see `fit`.
+        """
+        unknown = set(stages) - set(STAGES)
+        if unknown or not stages:
+            raise InputError(f"stages are {stages}; name some of {', '.join(STAGES)}")
+        saved = None if home is None else home / "temporal.safetensors"
+        if "tdr" not in stages:
+            there = saved is not None and saved.is_file()
+            if self.temporal_ is None:
+                if not there:
+                    raise InputError("graph and policy need the embedding; fit the stage tdr first")
+                self.temporal_ = load_temporal(saved)
+            elif there and load_temporal(saved).digest != self.temporal_.digest:
+                raise InputError(f"{home} holds another embedding than this agent's; name another folder")
+            self.config = replace(self.config, temporal=self.temporal_.config)
+            if self.temporal_.data != data.digest:
+                raise InputError(
+                    f"the embedding was trained on other data ({self.temporal_.data or 'unknown'}) than "
+                    f"{data.source} ({data.digest}); give the same data, or train all stages on these"
+                )
+        if home is not None:
+            settings = self.config
+            check_run(home, data.digest, settings.temporal, settings.policy, settings.horizon, stages)
 
     def check_lengths(self, data: Trajectories) -> None:
         """Warn of trajectories that are shorter than the horizon."""
@@ -181,6 +225,7 @@ class GAS:
         """
         if self.temporal_ is None or self.graph_ is None or self.policy_ is None:
             raise InputError("the agent is not fitted in all stages (tdr, graph, policy)")
+        self._check_parts()
         return Navigator(self.graph_, self.temporal_.encode, goals, latch=self.config.latch)
 
     def act(
@@ -202,10 +247,27 @@ class GAS:
         self, goals: Float[np.ndarray, "episodes obs_dim"]
     ) -> Callable[[Float[np.ndarray, "episodes obs_dim"]], Float[np.ndarray, "episodes act_dim"]]:
         """As `controller`, without the graph: the policy heads for phi(goal), to see what the graph adds."""
-        if self.temporal_ is None:
-            raise InputError("the agent has no embedding; fit the stage tdr first")
+        if self.temporal_ is None or self.policy_ is None:
+            raise InputError("the agent has no embedding or no policy; fit the stages tdr and policy first")
+        self._check_parts()
         navigator = Navigator(None, self.temporal_.encode, goals)
         return lambda observations: self.act(observations, navigator)
+
+    def _check_parts(self) -> None:
+        """Refuse a graph or a policy of another embedding, and two of different horizons."""
+        assert self.temporal_ is not None
+        digest = self.temporal_.digest
+        for name, part in (("graph", self.graph_), ("policy", self.policy_)):
+            if part is not None and part.encoder != digest:
+                raise InputError(
+                    f"the {name} was made with another embedding ({part.encoder or 'unknown'}) than the "
+                    f"agent's ({digest}); fit that stage again"
+                )
+        if self.graph_ and self.policy_ and self.graph_.horizon != self.policy_.horizon:
+            raise InputError(
+                f"the graph was made with horizon {self.graph_.horizon:g} and the policy with "
+                f"{self.policy_.horizon:g}; fit both with the same"
+            )
 
     def predict(
         self, observation: Float[np.ndarray, " obs_dim"], goal: Float[np.ndarray, " obs_dim"]
@@ -245,35 +307,83 @@ class GAS:
         self._save_config(home)
 
     def _save_config(self, home: Path) -> None:
-        described = {"format": FORMAT, "horizon": self.config.horizon}
+        described: dict[str, Any] = {"format": FORMAT, "horizon": self.config.horizon}
         described |= {"te_threshold": self.config.te_threshold, "latch": self.config.latch}
-        write_json(home / "agent.json", described)
+        write_json(home / "agent.json", described | {"embedding": self.temporal_ and self.temporal_.digest})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what `save`, or `fit` with a folder, wrote.
 
         Raises:
-            InputError: files are missing or damaged, or graph or policy belong to another embedding.
+            InputError: files are missing, damaged or of another format, or the parts do not belong together:
+                their embedding, horizon or te_threshold differ.
         """
         home = check_folder(folder, "run")
-        temporal = load_temporal(home / "temporal.safetensors")
-        graph, policy = load_graph(home / "graph.npz"), load_policy(home / "policy.safetensors")
-        for name, encoder in (("graph.npz", graph.encoder), ("policy.safetensors", policy.encoder)):
+        for name in ("temporal.safetensors", "graph.npz", "policy.safetensors"):
+            if not (home / name).exists():
+                raise InputError(f"run {home} has no {name} (it does not exist); train that stage first")
+        agent = cls.load_without_graph(home)
+        graph, policy, temporal = load_graph(home / "graph.npz"), agent.policy_, agent.temporal_
+        assert policy is not None
+        assert temporal is not None
+        described = _read_config(home / "agent.json")
+        for name, encoder, horizon in (
+            ("graph.npz", graph.encoder, graph.horizon),
+            ("policy.safetensors", policy.encoder, policy.horizon),
+            ("agent.json", described["embedding"], described["horizon"]),
+        ):
             if encoder != temporal.digest:
                 raise InputError(
                     f"{home / name} was made with another embedding ({encoder or 'unknown'}) than "
                     f"temporal.safetensors ({temporal.digest}); fit that stage again"
                 )
-        try:
-            described = json.loads((home / "agent.json").read_text(encoding="utf-8"))
-            config = GASConfig(
-                temporal.config, policy.config, graph.horizon, graph.te_threshold, described["latch"]
+            if horizon != graph.horizon:
+                raise InputError(
+                    f"{home / name} was made with horizon {horizon}, graph.npz with {graph.horizon:g}; fit "
+                    "both with the same"
+                )
+        if described["te_threshold"] != graph.te_threshold:
+            raise InputError(
+                f"{home / 'agent.json'} has te_threshold {described['te_threshold']}, graph.npz "
+                f"{graph.te_threshold:g}; fit the stage graph again"
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{home / 'agent.json'} is no file of gas ({error})") from None
-        agent = cls(config)
-        agent.temporal_, agent.graph_, agent.policy_ = temporal, graph, policy
+        agent.config = GASConfig(
+            temporal.config, policy.config, graph.horizon, graph.te_threshold, described["latch"]
+        )
+        agent.graph_ = graph
         return agent
+
+    @classmethod
+    def load_without_graph(cls, folder: str | Path) -> Self:
+        """Read embedding and policy alone, for `straight_controller`.
+
+        Raises:
+            InputError: as `load`.
+        """
+        home = check_folder(folder, "run")
+        agent = cls()
+        agent.temporal_ = temporal = load_temporal(home / "temporal.safetensors")
+        agent.policy_ = policy = load_policy(home / "policy.safetensors")
+        if policy.encoder != temporal.digest:
+            raise InputError(
+                f"{home / 'policy.safetensors'} was made with another embedding "
+                f"({policy.encoder or 'unknown'}) than temporal.safetensors ({temporal.digest}); fit that "
+                "stage again"
+            )
+        agent.config = GASConfig(temporal.config, policy.config, policy.horizon)
+        return agent
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """What `agent.json` says, of this version's format."""
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        found = {
+            name: described[name] for name in ("format", "horizon", "te_threshold", "latch", "embedding")
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no file of gas ({error})") from None
+    if found["format"] != FORMAT:
+        raise InputError(f"{path} has format {found['format']!r}; this version reads {FORMAT}")
+    return found

@@ -118,7 +118,7 @@ def evaluate(
     from hexad.rl_graph.gas.evaluation import evaluate as run_episodes
 
     chosen = _task_numbers(tasks)
-    agent = GAS.load(run)
+    agent = GAS.load_without_graph(run) if no_graph else GAS.load(run)
     with progress_bar(stderr, env, quiet=as_json) as tell:
         found = run_episodes(
             agent.straight_controller if no_graph else agent.controller,

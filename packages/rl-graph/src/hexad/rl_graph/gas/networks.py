@@ -1,8 +1,9 @@
 """What all three stages are made of: perceptrons whose copies are one batch of weights, and scaled inputs."""
 
+import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -113,6 +114,15 @@ def as_rows(
     if not bool(rows.isfinite().all()):
         raise InputError(f"{what} holds numbers that are not finite")
     return rows
+
+
+def weights_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A short hash of tensors and their names."""
+    found = hashlib.sha256()
+    for name, tensor in tensors.items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 @torch.no_grad()

@@ -149,6 +149,7 @@ class SkillPolicy:
 
     Attributes:
         encoder: digest of the embedding it was trained with, "" before that.
+        horizon: H it was trained with, 0 before that.
         losses_: the sum of the losses of each step, once fitted.
     """
 
@@ -159,7 +160,7 @@ class SkillPolicy:
         self.latent_dim, self.config = check_count("latent_dim", latent_dim), config
         self.networks = _Networks(obs_dim, act_dim, latent_dim, config)
         self.scaler = Scaler(obs_dim)
-        self.encoder = ""
+        self.encoder, self.horizon = "", 0.0
         self.losses_: Float[np.ndarray, " steps"] = np.zeros(0)
 
     def fit(
@@ -191,7 +192,7 @@ class SkillPolicy:
             )
         check_range("horizon", horizon, 0, low_open=True)
         self.scaler.load_state_dict(temporal.scaler.state_dict())
-        self.encoder = temporal.digest
+        self.encoder, self.horizon = temporal.digest, float(horizon)
         embedded = temporal.encode(data.observations)
         crossing = torch.from_numpy(first_crossing(embedded, data.ends, horizon))
         latents, tensors, config = torch.from_numpy(embedded), data.tensors(), self.config.fit

@@ -21,10 +21,11 @@ from hexad.core.files import atomic_path
 from hexad.core.validation import check_file
 from hexad.rl_graph.gas.fitting import FitConfig
 from hexad.rl_graph.gas.graph import StitchGraph
+from hexad.rl_graph.gas.networks import weights_digest
 from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
 from hexad.rl_graph.gas.temporal import TemporalConfig, TemporalDistance
 
-FORMAT = "hexad.gas/1"
+FORMAT = "hexad.gas/2"
 T = TypeVar("T")
 
 
@@ -35,8 +36,9 @@ def _as_config(kind: type[T], described: dict[str, Any]) -> T:
 
 def _save_modules(path: Path, modules: nn.Module, described: dict[str, Any]) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in modules.state_dict().items()}
+    described = {"format": FORMAT, "weights": weights_digest(tensors), **described}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"gas": json.dumps({"format": FORMAT, **described})})
+        save_file(tensors, temporary, metadata={"gas": json.dumps(described)})
 
 
 def _load_modules(path: Path, make: Callable[[dict[str, Any]], tuple[T, nn.Module]]) -> T:
@@ -50,6 +52,8 @@ def _load_modules(path: Path, make: Callable[[dict[str, Any]], tuple[T, nn.Modul
             raise InputError(f"{path} has format {described['format']!r}; this version reads {FORMAT}")
         made, modules = make(described)
         modules.load_state_dict(tensors)
+        if weights_digest(modules.state_dict()) != described["weights"]:
+            raise InputError(f"{path} is damaged: its weights are not those that were saved")
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise InputError(f"{path} holds weights that are not finite")
         return made
@@ -63,6 +67,7 @@ def _load_modules(path: Path, make: Callable[[dict[str, Any]], tuple[T, nn.Modul
 def save_temporal(path: str | Path, temporal: TemporalDistance) -> None:
     """Write an embedding to a `.safetensors` file."""
     described = {"obs_dim": temporal.obs_dim, "config": dataclasses.asdict(temporal.config)}
+    described["data"] = temporal.data
     _save_modules(Path(path), temporal.modules(), described)
 
 
@@ -75,6 +80,7 @@ def load_temporal(path: str | Path) -> TemporalDistance:
 
     def make(described: dict[str, Any]) -> tuple[TemporalDistance, nn.Module]:
         made = TemporalDistance(described["obs_dim"], _as_config(TemporalConfig, described["config"]))
+        made.data = described["data"]
         return made, made.modules()
 
     return _load_modules(Path(path), make)
@@ -82,7 +88,9 @@ def load_temporal(path: str | Path) -> TemporalDistance:
 
 def save_policy(path: str | Path, policy: SkillPolicy) -> None:
     """Write a policy to a `.safetensors` file."""
-    sizes = {name: getattr(policy, name) for name in ("obs_dim", "act_dim", "latent_dim", "encoder")}
+    sizes = {
+        name: getattr(policy, name) for name in ("obs_dim", "act_dim", "latent_dim", "encoder", "horizon")
+    }
     _save_modules(Path(path), policy.modules(), sizes | {"config": dataclasses.asdict(policy.config)})
 
 
@@ -96,7 +104,7 @@ def load_policy(path: str | Path) -> SkillPolicy:
     def make(described: dict[str, Any]) -> tuple[SkillPolicy, nn.Module]:
         sizes = (described["obs_dim"], described["act_dim"], described["latent_dim"])
         made = SkillPolicy(*sizes, _as_config(PolicyConfig, described["config"]))
-        made.encoder = described["encoder"]
+        made.encoder, made.horizon = described["encoder"], described["horizon"]
         return made, made.modules()
 
     return _load_modules(Path(path), make)

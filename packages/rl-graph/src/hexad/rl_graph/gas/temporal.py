@@ -6,7 +6,6 @@ steps comes out as (1 - γ^d) / (1 - γ), at most 1 / (1 - γ).
 """
 
 import copy
-import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_flag, check_range
 from hexad.rl_graph.gas.fitting import FitConfig, Progress, fit
-from hexad.rl_graph.gas.networks import ROWS, Perceptrons, Scaler, as_rows, follow
+from hexad.rl_graph.gas.networks import ROWS, Perceptrons, Scaler, as_rows, follow, weights_digest
 from hexad.rl_graph.gas.trajectories import Trajectories, TrajectoryTensors
 
 CLAMP = 1e-6
@@ -142,6 +141,7 @@ class TemporalDistance:
         config: see `TemporalConfig`.
 
     Attributes:
+        data: digest of the trajectories it was trained on, "" before that.
         losses_: the loss of each step, once fitted.
     """
 
@@ -150,6 +150,7 @@ class TemporalDistance:
         sizes = (obs_dim, *config.hidden, config.latent_dim)
         self.network = Perceptrons(2, sizes, generator=config.fit.generator())
         self.scaler = Scaler(obs_dim)
+        self.data = ""
         self.losses_: Float[np.ndarray, " steps"] = np.zeros(0)
 
     def fit(
@@ -182,6 +183,7 @@ class TemporalDistance:
         identity = settings | {"stage": "temporal distance", "data": data.digest}
         parameters = list(self.network.parameters())
         self.losses_ = fit(trainee, parameters, draw, config, identity, folder, progress)
+        self.data = data.digest
         return self
 
     def draw_goals(self, data: TrajectoryTensors, t: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
@@ -225,8 +227,4 @@ class TemporalDistance:
     @property
     def digest(self) -> str:
         """A hash of weights and scale, by which a graph and a policy know their embedding."""
-        found = hashlib.sha256()
-        for name, tensor in self.modules().state_dict().items():
-            found.update(name.encode())
-            found.update(tensor.detach().numpy().tobytes())
-        return found.hexdigest()[:16]
+        return weights_digest(self.modules().state_dict())

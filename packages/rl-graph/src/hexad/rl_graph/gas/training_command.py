@@ -120,6 +120,7 @@ def train(
     torch.set_num_threads(threads)
     stages = tuple(name for name in STAGES if stage in ("all", name))
     agent = GAS(config)
+    agent.check_stages(trajectories, out, stages)  # of all stages, before the first one writes
     try:
         with warnings_as_lines(stderr) as said:
             for name in stages:
