@@ -136,7 +136,11 @@ def test_a_server_s_commands_may_be_repeated_and_taken_apart(step, parties):
     assert (code, report["taken"], report["refused"]) == (0, list(NAMES), [])
     code, report, error = step("aggregate", "s0", "--state", parties / "s0", "-o", box)
     assert code == 0, error
-    code, _, error = step("aggregate", "s0", *mine, "--state", parties / "s0", "-o", box)
+    # The same command again, after a crash, writes the same list; what comes late is refused.
+    code, again, _ = step("aggregate", "s0", *mine, "--state", parties / "s0", "-o", box)
+    assert (code, again["list"]) == (0, report["list"])
+    _, late, _ = step("protect", "a", parties / "a.npz", "-w", 9, "-o", parties, "--state", parties / "new")
+    code, _, error = step("aggregate", "s0", late["to_s0"], "--state", parties / "s0", "-o", box)
     assert (code, "takes no more messages" in error) == (2, True)
     step("aggregate", "s1", box, "--state", parties / "s1", "-o", box)
     lists = {who: next(box.glob(f"{who}-round-1-to-s*.janus")) for who in ("s0", "s1")}
@@ -155,6 +159,69 @@ def test_a_server_s_commands_may_be_repeated_and_taken_apart(step, parties):
         "aggregate", "s0", "--state", parties / "s0", "--peer-list", parties / "forged.janus", "-o", box
     )
     assert (code, "participants cannot be changed" in error) == (2, True)
+
+
+def test_arrays_are_summed_by_name_whatever_their_order_in_the_file(step, parties):
+    arrays = dict(np.load(parties / "b.npz"))
+    np.savez(parties / "b.npz", **dict(reversed(arrays.items())))
+    box = protect_all(step, parties)
+    serve(step, parties, box)
+    code, _, error = step(
+        "verify", "a", *replies(box, "a"), "-o", parties / "mean.npz", "--like", parties / "b.npz"
+    )
+    assert code == 0, error
+    updates = [np.load(parties / f"{name}.npz") for name in NAMES]
+    with np.load(parties / "mean.npz") as mean:
+        for name, array in arrays.items():
+            wanted = np.average([update[name] for update in updates], axis=0, weights=[1, 2, 3, 4])
+            assert mean[name].shape == array.shape
+            np.testing.assert_allclose(mean[name], wanted, atol=1e-3)
+    np.savez(parties / "renamed.npz", v=arrays["w"], b=arrays["b"])
+    code, _, error = step(
+        "verify", "a", *replies(box, "a"), "-o", parties / "x.npz", "--like", parties / "renamed.npz"
+    )
+    assert (code, "other names or shapes" in error) == (2, True)
+
+
+def test_a_session_by_length_is_for_one_array(hexad, step, parties):
+    (parties / "session.json").unlink()
+    code, _, error = hexad(
+        "session", parties / "keys", "--length", 16, "--threshold", 9, "--out", parties / "session.json"
+    )
+    assert (code, "4 clients are fewer than the threshold, 9" in error.replace("\n", " ")) == (0, True)
+    code, _, error = step("protect", "a", parties / "a.npz", "-w", 1, "-o", parties / "out")
+    assert (code, "holds 2 arrays and the session is for one" in error.replace("\n", " ")) == (2, True)
+    np.savez(parties / "flat.npz", any=np.zeros((4, 4)))
+    assert step("protect", "a", parties / "flat.npz", "-w", 1, "-o", parties / "out")[0] == 0
+
+
+def test_no_round_is_begun_by_mistake(step, parties):
+    box = protect_all(step, parties)
+    for number, words in (
+        (2, "the messages given are of round 1"),
+        (20, "the messages given are of round 1"),
+    ):
+        code, _, error = step("aggregate", "s0", box, "--state", parties / "s0", "-o", box, number=number)
+        assert (code, words in error.replace("\n", " ")) == (2, True)
+    code, _, error = step("aggregate", "s0", "--state", parties / "s0", "-o", box)
+    assert (code, "no message of round 1: none is given" in error) == (2, True)
+    few = [next(box.glob(f"{name}-*-to-s0*")) for name in "ab"]
+    code, report, _ = step("aggregate", "s0", *few, "--state", parties / "s0", "-o", box)
+    assert (code, report["list"], report["taken"]) == (0, None, ["a", "b"])
+    code, report, error = step("aggregate", "s0", box, "--state", parties / "s0", "-o", box)
+    assert (code, report["taken"]) == (0, list(NAMES)), error
+
+
+def test_a_session_file_is_not_overwritten_by_another(hexad, parties):
+    before = (parties / "session.json").read_bytes()
+    code, _, error = hexad(
+        "session", parties / "keys", "--like", parties / "a.npz", "--out", parties / "session.json"
+    )  # another clip
+    assert (code, "no session of these parameters" in error.replace("\n", " ")) == (2, True)
+    assert (parties / "session.json").read_bytes() == before
+    code, _, error = hexad("session", parties / "keys", "--length", 4, "--out", "/dev/null")
+    assert (code, "no session of these parameters" in error.replace("\n", " ")) == (2, True)
+    assert not os.path.isfile("/dev/null")
 
 
 def test_refused_messages_are_named_and_left_out(step, parties):
@@ -197,7 +264,9 @@ def test_what_a_client_refuses_leaves_no_file(step, parties):
     ("spoil", "words"),
     [
         (lambda path: np.savez(path, w=np.full((3, 4), np.nan), b=np.zeros(4)), "12 numbers not finite"),
-        (lambda path: np.savez(path, w=np.zeros((3, 4)), b=np.zeros(5)), "the shape (17,)"),
+        (lambda path: np.savez(path, w=np.zeros((3, 4)), b=np.zeros(5)), "other names or shapes"),
+        (lambda path: np.savez(path, v=np.zeros((3, 4)), b=np.zeros(4)), "other names or shapes"),
+        (lambda path: np.savez(path, w=np.zeros(16)), "other names or shapes"),
         (lambda path: np.savez(path, w=np.zeros((3, 4), int), b=np.zeros(4)), "'w' of"),
         (lambda path: np.savez(path, w=np.array([None])), "no .npz file of plain arrays"),
         (lambda path: path.write_bytes(b"PK"), "no .npz file"),

@@ -7,6 +7,7 @@ from typing import Any
 from hexad.core.errors import InputError
 from hexad.core.validation import check_file
 from hexad.federated.janus.command_files import message_files, write_message
+from hexad.federated.janus.envelopes import read_header
 from hexad.federated.janus.errors import ProtocolError
 from hexad.federated.janus.server import JanusServer
 
@@ -17,19 +18,25 @@ def take(
     """Take messages into the round, and write the server's list unless it is kept open.
 
     Returns:
-        "taken" (all names so far), "refused" (lines) and "list" (a path, or None).
+        "taken" (all names so far), "refused" (lines) and "list" (a path; None if it is kept open, or too few
+        were heard).
 
     Raises:
-        InputError: messages were given and the list is written already.
+        InputError: a round would be begun without a message of it; new messages were given and the list is
+            written already.
         ProtocolError: the round was begun and left before.
     """
     files = message_files(paths, ("masked", "seed")[server.role])
+    if round_number > server.round and not any(_round(path) == round_number for path in files):
+        found = sorted({_round(path) for path in files})
+        what = f"the messages given are of round {', '.join(map(str, found))}" if found else "none is given"
+        raise InputError(f"no message of round {round_number}: {what}; check --round and the messages")
     if round_number != server.round or server.phase == "open":
         server.begin(round_number)
-    elif files:
+    elif not all(server.holds(path.read_bytes()) for path in files):
         raise InputError(f"round {round_number} is {server.phase} and takes no more messages; leave them out")
     refused = []
-    for path in files:
+    for path in files if server.phase == "open" else ():
         message = path.read_bytes()
         try:
             server.submit(message)
@@ -38,9 +45,13 @@ def take(
             if not (error.check == "duplicate" and server.holds(message)):
                 refused.append(f"{path}: {error}")
     listed = None
-    if not keep_open:
+    if not keep_open and (server.phase != "open" or len(server.heard()) >= server.config.threshold):
         listed = str(write_message(out, server.listing()))
     return {"round": round_number, "taken": server.heard(), "refused": refused, "list": listed}
+
+
+def _round(path: Path) -> int:
+    return read_header(path.read_bytes())[0].round
 
 
 def answer(

@@ -1,6 +1,8 @@
 """Files of the command line: updates and means as .npz, messages as files that carry their own header."""
 
+import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +14,7 @@ from hexad.core.errors import InputError
 from hexad.core.files import atomic_open
 from hexad.core.validation import check_file, check_path
 from hexad.federated.janus.client import model_digest
+from hexad.federated.janus.config import JanusConfig
 from hexad.federated.janus.envelopes import MOST_HEADER, Header, read_header
 from hexad.federated.janus.errors import ProtocolError
 from hexad.federated.janus.models import flatten
@@ -22,7 +25,7 @@ Named = dict[str, Shaped[np.ndarray, "..."]]
 
 
 def read_arrays(path: Path, what: str = "update") -> Named:
-    """The arrays of an .npz file by name, in the file's order.
+    """The arrays of an .npz file by name, sorted: in that order all parties put them behind each other.
 
     Raises:
         InputError: it is missing or something else, or holds what is no array of numbers.
@@ -30,7 +33,7 @@ def read_arrays(path: Path, what: str = "update") -> Named:
     file = check_file(path, what)
     try:
         with np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
+            arrays = {name: content[name] for name in sorted(content.files)}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError):
         raise InputError(f"{what} {file} is no .npz file of plain arrays; write it by numpy.savez") from None
     if not arrays:
@@ -38,13 +41,40 @@ def read_arrays(path: Path, what: str = "update") -> Named:
     return arrays
 
 
-def read_update(path: Path) -> Float[np.ndarray, " length"]:
+def layout_of(arrays: Named) -> str:
+    """A digest of the names and shapes of an update's arrays; "" of a single one, whatever its name."""
+    if len(arrays) == 1:
+        return ""
+    text = json.dumps([[name, array.shape] for name, array in sorted(arrays.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def check_layout(arrays: Named, config: JanusConfig, path: Path) -> None:
+    """Refuse (`InputError`) arrays that are not those of the session's updates, by names or shapes."""
+    if layout_of(arrays) == config.layout:
+        return
+    if not config.layout:
+        raise InputError(
+            f"{path} holds {len(arrays)} arrays and the session is for one; make the session by --like"
+        )
+    raise InputError(
+        f"the arrays of {path} have other names or shapes than the update that the session was made like"
+    )
+
+
+def read_update(path: Path, config: JanusConfig | None = None) -> Float[np.ndarray, " length"]:
     """The numbers of an update, one array behind the other.
 
+    Args:
+        path: of the .npz file.
+        config: of the session whose updates it must be like.
+
     Raises:
-        InputError: see `read_arrays`; or an array holds no floats.
+        InputError: see `read_arrays` and `check_layout`; or an array holds no floats.
     """
     arrays = read_arrays(path)
+    if config is not None:
+        check_layout(arrays, config, path)
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             raise InputError(f"array {name!r} of {path} holds {array.dtype}; an update holds floats alone")

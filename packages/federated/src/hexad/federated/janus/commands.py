@@ -96,12 +96,13 @@ def session(
 ) -> None:
     """Write the session file, which all parties must have alike: parameters and public keys, nothing secret.
 
-    A client that joins later is added by making the file again, for the servers, with the same options.
+    With --like, updates have that one's arrays, by name and shape; with --length they are a single array. A
+    client that joins later is added by making the file again, for the servers, with the same options.
     Example:
 
         hexad federated janus session keys --like update.npz --out session.json
     """
-    from hexad.federated.janus.command_files import read_update
+    from hexad.federated.janus.command_files import layout_of, read_arrays, read_update
     from hexad.federated.janus.config import JanusConfig
     from hexad.federated.janus.keys import load_public
     from hexad.federated.janus.session_file import SessionFile
@@ -121,9 +122,17 @@ def session(
         threshold=threshold,
         session=name,
         group=group,
+        layout="" if like is None else layout_of(read_arrays(like)),
     )
     made = SessionFile.of(config, load_public(public))
     made.save(out)
+    if len(made.roster) < threshold:
+        stderr.print(
+            f"{len(made.roster)} clients are fewer than the threshold, {threshold}: no round has a sum until "
+            "more join",
+            style="yellow",
+            soft_wrap=True,
+        )
     report = {"session": str(out), "length": count, "clients": list(made.roster), "config": config.digest}
     show(
         report,
@@ -154,9 +163,11 @@ def protect(
     from hexad.core.files import writable_folder
     from hexad.federated.janus.client import JanusClient
     from hexad.federated.janus.command_files import digest_of, read_update, write_message
+    from hexad.federated.janus.config import check_round
 
     loaded, own = load(session_file, key_file)
-    values, digest = read_update(update), digest_of(model)
+    check_round(round_number)
+    values, digest = read_update(update, loaded.config), digest_of(model)
     with (
         open_folder(loaded, own, key_file, state) as memory,
         progress_bar(stderr, "protect", quiet=as_json) as tell,
@@ -199,7 +210,8 @@ def aggregate(
 
     First it takes the clients' messages and writes its list, which goes to the other server. Then, with the
     other's list, it sums and writes a reply for each client. A message that is refused is named and left out,
-    and the exit code is then 1. After a crash the same command goes on. Example:
+    and the exit code is then 1. There is no list until as many clients as the threshold were heard. After a
+    crash the same command goes on. Example:
 
         hexad federated janus aggregate inbox -s session.json -k s0.key.json -r 1 --state s0 -o out
 
@@ -219,7 +231,9 @@ def aggregate(
     for line in report["refused"]:
         stderr.print(f"refused: {line}", style="yellow", markup=False, soft_wrap=True)
     lines = [f"round {round_number} of {own.name}: {len(report['taken'])} clients heard"]
-    if report["list"]:
+    if report["list"] is None and not keep_open:
+        lines[0] += f", of at least {loaded.config.threshold} that a list needs: give it more messages"
+    elif report["list"]:
         lines.append(f"{report['list']}: for the other server")
     if "participants" in report:
         lines.append(
@@ -255,11 +269,19 @@ def verify(
     """
     from hexad.core.files import writable_file
     from hexad.federated.janus.client import JanusClient
-    from hexad.federated.janus.command_files import digest_of, find_replies, read_arrays, write_mean
+    from hexad.federated.janus.command_files import (
+        check_layout,
+        digest_of,
+        find_replies,
+        read_arrays,
+        write_mean,
+    )
 
     loaded, own = load(session_file, key_file)
     from_s0, from_s1 = find_replies(replies, own.name, round_number)
     template, digest = None if like is None else read_arrays(like), digest_of(model)
+    if like is not None and template is not None:
+        check_layout(template, loaded.config, like)
     with (
         open_folder(loaded, own, key_file, state) as memory,
         progress_bar(stderr, "verify", quiet=as_json) as tell,

@@ -11,7 +11,9 @@ from hexad.federated.janus.generators import LABEL
 from hexad.federated.janus.groups import GROUPS, GroupName
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LAYOUT = re.compile(r"([0-9a-f]{32})?")
 LAST_ROUND = 2**32 - 1
+LONGEST = 2**31
 
 
 def check_round(round_number: int) -> int:
@@ -43,6 +45,7 @@ class JanusConfig:
         session: name of the session; messages of another are refused.
         group: "secp256k1" (fast) or "ristretto255" (constant time).
         label: public text from which the generators are hashed.
+        layout: of updates that come as files, a digest of their arrays' names and shapes; "" is one array.
 
     Raises:
         InputError: a value is nonsense, or the sum of all clients could reach the modulus.
@@ -58,9 +61,11 @@ class JanusConfig:
     session: str = "janus"
     group: GroupName = "secp256k1"
     label: str = LABEL
+    layout: str = ""
 
     def __post_init__(self) -> None:
-        check_count("length", self.length)
+        if check_count("length", self.length) > LONGEST:
+            raise InputError(f"length is {self.length}; an update has at most 2^31 numbers")
         # Far from the ends of float64, so that 2 clip / levels neither vanishes nor overflows.
         check_range("clip", self.clip, 1e-30, 1e30)
         object.__setattr__(self, "clip", float(self.clip))  # 1 and 1.0 are one session
@@ -76,6 +81,8 @@ class JanusConfig:
             usable = False
         if not usable:
             raise InputError(f"label is {self.label!r}; give any text that UTF-8 can hold")
+        if not isinstance(self.layout, str) or not LAYOUT.fullmatch(self.layout):
+            raise InputError(f"layout is {self.layout!r}; it is what `janus session --like` writes, or empty")
         if type(self.modulus_bits) is not int or self.modulus_bits not in (32, 64):
             raise InputError(f"modulus_bits is {self.modulus_bits!r}; it must be 32 or 64")
         most = 24 if self.modulus_bits == 32 else 32

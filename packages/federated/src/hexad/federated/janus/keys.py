@@ -28,6 +28,8 @@ SMALL_ORDER = {y % 2**255 for y in (0, 1, _P - 1, _P, _P + 1, _Y8, _P - _Y8)}
 @functools.cache
 def _usable(sign: bytes, box: bytes) -> bool:
     """Whether signatures by the one prove anything and the other leads to secrets (RFC 7748, section 6.1)."""
+    if box[-1] & 0x80:  # ignored by X25519, so that one key could be written in two ways
+        return False
     try:
         X25519PrivateKey.from_private_bytes(bytes(32)).exchange(X25519PublicKey.from_public_bytes(box))
     except ValueError:
@@ -57,7 +59,8 @@ class PublicKeys:
             )
         if not _usable(self.sign, self.box):
             raise InputError(
-                f"a public key of {self.name} is a point of small order, which protects nothing; refuse it"
+                f"a public key of {self.name} protects nothing (a point of small order), or its top bit is "
+                "set; refuse it"
             )
 
     @property
@@ -148,13 +151,15 @@ class Keys:
             InputError: it is missing, something else, or open to others.
         """
         file = check_file(path, "key file")
-        if os.name == "posix" and file.stat().st_mode & 0o077:
-            raise InputError(f"key file {file} may be read by others; run: chmod 600 {file}")
         try:
             value = json.loads(file.read_text())
             if value["janus"] != "private keys":
                 raise ValueError
+            if os.name == "posix" and file.stat().st_mode & 0o077:
+                raise InputError(f"key file {file} may be read by others; run: chmod 600 {file}")
             return cls(value["name"], bytes.fromhex(value["sign"]), bytes.fromhex(value["box"]))
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError, RecursionError):
             raise InputError(f"{file} holds no private keys of janus; make them by `janus keys`") from None
 

@@ -1,5 +1,6 @@
 """`hexad federated janus serve | take-part`: the servers as HTTP services, and a client's round with them."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from hexad.core.errors import InputError
 from hexad.core.terminal import progress_bar
+from hexad.core.validation import check_range
 from hexad.federated.janus.command_options import (
     Json,
     KeyFile,
@@ -54,6 +56,7 @@ def serve(
     from hexad.federated.janus.service import serve as run
 
     loaded, own = load(session_file, key_file)
+    check_range("--round-seconds", round_seconds, 0, low_open=True)
     if not peer.startswith(("http://", "https://")):
         raise InputError(f"{peer!r} is no address; write http://HOST:PORT")
     wanted = len(loaded.roster) if clients is None else clients
@@ -70,6 +73,26 @@ def serve(
         http = make_http(service, host, port)
         tell(f"{own.name} of session {loaded.config.session!r} at http://{host}:{http.server_address[1]}")
         run(service, http)
+
+
+def check_servers(addresses: tuple[str, str], round_number: int) -> None:
+    """Refuse (`InputError`) addresses of other servers and a round that is not due, as far as they answer."""
+    from hexad.federated.janus.http_server import READY, fetch
+
+    for role, address in enumerate(addresses):
+        if not address.startswith(("http://", "https://")):
+            continue
+        code, answer = fetch(f"{address.rstrip('/')}/status")
+        try:
+            status = json.loads(answer) if code == READY else {}
+            found, last = status.get("server", f"s{role}"), int(status.get("round", round_number))
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            continue
+        if found != f"s{role}":
+            raise InputError(f"the server at {address} is {found!r}, not s{role}; exchange --s0 and --s1")
+        due = last if status.get("phase") == "open" else last + 1
+        if status and round_number > due:
+            raise InputError(f"{found} is at round {last} and takes round {due} next; name that by --round")
 
 
 def take_part(
@@ -99,9 +122,11 @@ def take_part(
     from hexad.federated.janus import remote
     from hexad.federated.janus.client import JanusClient
     from hexad.federated.janus.command_files import digest_of, read_arrays, read_update, write_mean
+    from hexad.federated.janus.config import check_round
 
     loaded, own = load(session_file, key_file)
-    values, template, digest = read_update(update), read_arrays(update), digest_of(model)
+    check_round(round_number)
+    values, template, digest = read_update(update, loaded.config), read_arrays(update), digest_of(model)
     with (
         open_folder(loaded, own, key_file, state) as memory,
         progress_bar(stderr, "round", quiet=as_json) as tell,
@@ -110,6 +135,8 @@ def take_part(
         client = JanusClient(own, loaded.servers, loaded.config, threads=threads)
         memory.memory.give_to(client)
         tag = memory.tag(digest, round_number)
+        if memory.memory.round != round_number:  # before anything is masked, which cannot be undone
+            check_servers((s0, s1), round_number)
         result = remote.take_part(
             client,
             (s0, s1),

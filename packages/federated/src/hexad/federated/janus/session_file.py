@@ -54,10 +54,17 @@ class SessionFile:
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, over an older one."""
+        """Write the file, over an older one of the same parameters.
+
+        Raises:
+            InputError: there is something else, or it cannot be written.
+        """
+        file = writable_file(path, "session file")
+        if file.exists() and (not file.is_file() or SessionFile.load(file).config != self.config):
+            raise InputError(f"{file} is there and is no session of these parameters; name another file")
         parties = [self.servers.s0, self.servers.s1, *self.roster.values()]
         content = {"config": asdict(self.config), "parties": [party.to_json() for party in parties]}
-        write_json(writable_file(path, "session file"), content)
+        write_json(file, content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SessionFile":
