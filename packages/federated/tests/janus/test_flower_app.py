@@ -318,6 +318,7 @@ def test_what_the_strategy_refuses(federation):
     with pytest.raises(InputError, match="the model has 3 numbers, the session's length is 9"):
         strategy.start(federation.grid(), ArrayRecord(START[1:]))
     federation.config = dataclasses.replace(federation.config, clip=3.0)
+    (federation.folder / "session.json").unlink()
     federation.write()
     with pytest.raises(InputError, match="has other parameters or servers now"):
         strategy.start(federation.grid(), ArrayRecord(START), num_rounds=1, timeout=1)

@@ -185,6 +185,7 @@ def test_bad_requests_are_refused_in_a_line(pair):
     for path, body, code in (
         ("/message", b"nonsense", 409),
         ("/message", good.to_s1, 409),
+        ("/message", good.to_s0.replace(b'"sender": "a"', b'"sender": "\\ud800"'), 409),
         ("/message", stranger.protect(updates()["a"], 1, 1).to_s0, 409),
         ("/message", session.clients["a"].protect(updates()["a"], 1, 2).to_s0, 409),
         ("/message", bytes(100_000_000)[: both.services[0].most_bytes() + 1], 413),

@@ -71,14 +71,15 @@ def read_list(
     payload = check_signature(line, signed, peer)
     try:
         plain = json.loads(payload)
-        entries = {name: Entry(*map(str, values)) for name, values in plain.items()}
-        if not all(len(values) == 3 for values in plain.values()) or not all(
-            NAME.fullmatch(name) for name in entries
-        ):
+        if not all(NAME.fullmatch(name) and _is_entry(values) for name, values in plain.items()):
             raise ValueError
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("envelope", f"the list of {peer.name} is malformed; ask for it again") from None
-    return entries
+    return {name: Entry(*values) for name, values in plain.items()}
+
+
+def _is_entry(values: object) -> bool:
+    return isinstance(values, list) and len(values) == 3 and all(isinstance(value, str) for value in values)
 
 
 def agree(

@@ -154,8 +154,8 @@ class JanusClient:
         """Mask and commit to whole numbers below 2^64, the last of them the weight, whatever the round."""
         config = self.config
         for what, tag in (("model", model), ("training", training)):
-            if not isinstance(tag, str) or len(tag) > 128:
-                raise InputError(f"{what} is no tag; give a text of up to 128 characters")
+            if not isinstance(tag, str) or len(tag) > 128 or not tag.isprintable():
+                raise InputError(f"{what} is no tag; give a text of up to 128 printable characters")
         r, seed = random_scalar(self.group), new_seed()
         commitment = self.pedersen.commit(encoded, r)
         masked = encoded.astype(word_type(config)) + expand(
@@ -256,7 +256,11 @@ class JanusClient:
         if first.participants > self.config.max_clients:
             raise _fails("capacity", f"the sum is of {first.participants} clients; it may have wrapped")
         if not first.model == second.model == model:
-            raise _fails("model", "the sum is of updates to another model than this client's")
+            raise _fails(
+                "model",
+                "the sum is of updates to another model than this client's, or this client, which missed a "
+                "round, lacks the key of its tag (clients.secret): take another client's model and key",
+            )
         if first.training != second.training or (first.included and first.training != training):
             raise _fails(
                 "training", "the sum is of updates that were trained in another way than this client's"

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from hexad.core.errors import InputError
-from hexad.federated.janus.config import JanusConfig
+from hexad.federated.janus.config import NAME, JanusConfig
 from hexad.federated.janus.errors import Check, ProtocolError
 from hexad.federated.janus.keys import Keys, PublicKeys
 
@@ -83,6 +83,11 @@ def read_header(message: bytes) -> tuple[Header, bytes, bytes]:
         line = bytes(message[: end + 1])
         values: Any = json.loads(line[len(MAGIC) :])
         if set(values) != set(TYPES) or any(type(values[name]) is not kind for name, kind in TYPES.items()):
+            raise ValueError
+        # Names are printed, and become names of files; the rest may be printed.
+        if not all(NAME.fullmatch(values[name]) for name in ("session", "sender", "recipient")):
+            raise ValueError
+        if not all(value.isprintable() for value in values.values() if isinstance(value, str)):
             raise ValueError
         header = Header(**values)
     except (ValueError, TypeError, UnicodeDecodeError, RecursionError):

@@ -28,6 +28,11 @@ Check = Literal[
 ]
 
 
+def printable(text: str) -> str:
+    """A text from elsewhere as one line of up to 500 characters that a terminal may be shown."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text.strip()[:500])
+
+
 class ProtocolError(HexadError):
     """A message or a request that the protocol refuses; nothing was taken from it.
 

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from hexad.core.errors import InputError
-from hexad.core.files import writable_folder
 from hexad.federated.janus.client import JanusClient, model_digest
 from hexad.federated.janus.client_memory import Memory
 from hexad.federated.janus.errors import ProtocolError
 from hexad.federated.janus.flower_api import Array, ArrayRecord, ConfigRecord, Context
 from hexad.federated.janus.keys import Keys
 from hexad.federated.janus.models import flat_length
-from hexad.federated.janus.private_files import write_private
+from hexad.federated.janus.private_files import private_folder, write_private
 from hexad.federated.janus.session_file import SessionFile
 from hexad.federated.janus.tags import model_tag
 
@@ -113,7 +112,7 @@ class Node:
     def _write(self, name: str, content: bytes) -> None:
         folder = setting(self.context, "janus-folder")
         if folder is not None:
-            write_private(writable_folder(folder, "janus-folder") / name, content)
+            write_private(private_folder(folder, "janus-folder") / name, content)
 
     def _read(self, name: str) -> bytes | None:
         folder = setting(self.context, "janus-folder")

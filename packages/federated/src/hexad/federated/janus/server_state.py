@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from hexad.core.errors import InputError
-from hexad.core.files import writable_folder
 from hexad.federated.janus.config import JanusConfig
 from hexad.federated.janus.envelopes import Header
-from hexad.federated.janus.private_files import lock_folder, write_private
+from hexad.federated.janus.private_files import lock_folder, private_folder, write_private
 
 Phase = Literal["idle", "open", "listed", "closed", "aggregated", "aborted"]
 
@@ -142,7 +141,7 @@ class Store:
     def _check_mark(self) -> None:
         if self._mark is None:
             return
-        writable_folder(self._mark.parent, "folder of the server's mark")
+        private_folder(self._mark.parent, "folder of the server's mark")
         if not self._mark.exists():
             return
         try:
@@ -191,7 +190,7 @@ class Store:
             for file in folder.glob("*"):
                 if file.name not in names:
                     file.unlink()
-        self.round_folder.mkdir(exist_ok=True)
+        self.round_folder.mkdir(mode=0o700, exist_ok=True)
 
     @property
     def round_folder(self) -> Path:
@@ -208,7 +207,7 @@ class Store:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file of the round."""
-        self.round_folder.mkdir(exist_ok=True)
+        self.round_folder.mkdir(mode=0o700, exist_ok=True)
         write_private(self.round_folder / name, content)
 
     def read(self, name: str, round_number: int | None = None) -> bytes:
