@@ -18,6 +18,7 @@ from hexad.federated.janus import JanusConfig, JanusStrategy, Keys, add_janus, j
 from hexad.federated.janus.client import model_digest
 from hexad.federated.janus.envelopes import Header, read_header, seal
 from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.flower import LEAP
 from hexad.federated.janus.flower_instructions import instructions_digest
 from hexad.federated.janus.flower_node import HELD, MODEL, Held, Node, pack, unpack
 from hexad.federated.janus.flower_server1 import vouch, vouched
@@ -333,8 +334,13 @@ def test_what_the_strategy_refuses(federation):
             {"arrays": ArrayRecord(START[:1]), "metrics": MetricRecord({"num-examples": 1})},
             "arrays are unlike",
         ),
-        ({"arrays": ArrayRecord(START), "metrics": MetricRecord({"num-examples": 0})}, "weight is 0"),
-        ({"arrays": ArrayRecord(START), "metrics": MetricRecord({"num-examples": 1001})}, "weight is 1001"),
+        *(
+            (
+                {"arrays": ArrayRecord(START), "metrics": MetricRecord({"num-examples": count})},
+                "num-examples must be a whole number in [1, 1000]",
+            )
+            for count in (0, 1001, 10.9, float("nan"), float("inf"))
+        ),
         (
             {
                 "arrays": ArrayRecord([START[0] + np.nan, START[1]]),
@@ -507,7 +513,11 @@ def another_array(content):
     content["mask"] = ArrayRecord([np.zeros(2)])
 
 
-@pytest.mark.parametrize("change", [zero_rate, another_record, another_array])
+def other_names(content):
+    content["arrays"] = ArrayRecord({"x": Array(START[0]), "y": Array(START[1])})
+
+
+@pytest.mark.parametrize("change", [zero_rate, another_record, another_array, other_names])
 def test_a_client_that_is_told_to_train_otherwise_is_summed_with_nobody(federation, change):
     """S_0 tells all but one to train at a rate of 0: the sum would be that one's update."""
     config = ConfigRecord({"lr": 0.1})
@@ -520,6 +530,80 @@ def test_a_client_that_is_told_to_train_otherwise_is_summed_with_nobody(federati
         assert dict(result.train_metrics_clientapp[1]) == {"participants": 3, "accepted": 4}
         assert not grid.failures
         strategy.server.release()
+
+
+def test_the_model_is_the_first_record_wherever_s0_puts_it(federation):
+    """An app may take the first arrays by place; S_0 sends others, and a placeholder before them to one."""
+    first = []
+    federation.app = add_janus(ClientApp(mods=[janus_mod]))
+
+    @federation.app.train()
+    def train(message, context):
+        arrays = next(iter(message.content.array_records.values()))
+        first.append([array.tolist() for array in arrays.to_numpy_ndarrays()])
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    def change(name, content):
+        model = content.pop("arrays", None)
+        if name == "b":
+            content["arrays"] = ArrayRecord([np.zeros(1)]) if model is None else model
+        content["zz"] = ArrayRecord([array + 1 for array in START])
+        if name != "b" and model is not None:
+            content["arrays"] = model
+
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    cheats(strategy, change)
+    strategy.start(grid, ArrayRecord(START), num_rounds=2, timeout=5)
+    assert len(first) == 8
+    assert strategy.server.participants == ("a", "b", "c", "d")
+    for number in (0, 4):
+        assert first[number : number + 4] == [first[number]] * 4
+    assert first[0] == [array.tolist() for array in START]
+
+
+def test_an_order_of_a_late_round_does_not_shut_a_client_out(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    for number in (2**31, 2 + LEAP):
+        order = RecordDict({"config": ConfigRecord(), "janus": ConfigRecord({"round": number})})
+        (reply,) = grid.send_and_receive([Message(order, 4, "train")])
+        assert f"round {number} is more than {LEAP} above 1" in reply.error.reason
+    result = strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
+
+
+def test_what_a_train_function_raises_stays_in_its_log(federation, caplog):
+    federation.app = add_janus(ClientApp(mods=[janus_mod]))
+
+    @federation.app.train()
+    def train(message, context):
+        raise ValueError("patient 4711")
+
+    seen = []
+    grid = federation.grid(loses_reply=lambda reply: seen.append(reply) or False)
+    federation.strategy(evaluate=False).start(grid, ArrayRecord(START), num_rounds=1, timeout=5)
+    reasons = [reply.error.reason for reply in seen if reply.has_error()]
+    assert "InputError: the train function of a raised ValueError; see its log" in reasons
+    assert "4711" not in str(reasons)
+    assert "patient 4711" in caplog.text
+
+
+def test_clients_say_how_much_they_clip(federation, caplog):
+    federation.app = add_janus(ClientApp(mods=[janus_mod]))
+
+    @federation.app.train()
+    def train(message, context):
+        moved = [array + 9 * context.node_config["step"] for array in START]
+        metrics = MetricRecord({"num-examples": 10.0})
+        return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics}), reply_to=message)
+
+    result = federation.strategy(evaluate=False).start(
+        federation.grid(), ArrayRecord(START), num_rounds=1, timeout=5
+    )
+    assert result.train_metrics_clientapp[1]["accepted"] == 4
+    # Moved by 0.9, 1.8, 2.7 and 3.6; the session's clip is 2.
+    assert caplog.text.count("9 of 9 numbers clipped to 2; raise clip") == 2
 
 
 def test_two_ways_to_train_equally_common_end_the_round(federation):

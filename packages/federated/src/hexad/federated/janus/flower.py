@@ -15,7 +15,9 @@ keys are those of s1 is the second server; all others are clients.
 A client keeps the model and applies verified sums to it. It sends sealed messages and no metrics of training.
 """
 
+import logging
 from collections.abc import Callable
+from logging import ERROR, WARNING
 from typing import Any
 
 from hexad.core.errors import InputError
@@ -40,7 +42,13 @@ from hexad.federated.janus.models import add_to, difference
 from hexad.federated.janus.session_file import beside_keys
 from hexad.federated.janus.tags import training_tag
 
+log = logging.getLogger("flwr").log
+
 RECORD = "janus"
+LEAP = 256
+"""How far a round may be above the last one that both servers proved to the client. A client masks for no
+round twice, nor for an earlier one, so S_0 could else shut it out for good by one order of a late round."""
+
 CallNext = Callable[[Message, Context], Message]
 
 
@@ -54,8 +62,8 @@ def janus_mod(message: Message, context: Context, call_next: CallNext) -> Messag
 
     Raises:
         InputError: training or an evaluation that is not asked for by Janus, whose reply S_0 could read; a
-            second training in one round; the app's reply has no arrays or no `num-examples`; see also
-            `JanusClient.protect`.
+            second training in one round, or one in a round that is implausibly late; the app raises, or its
+            reply has no arrays or no `num-examples`; see also `JanusClient.protect`.
         ProtocolError: check `"epoch"`: a server has lost or replaced its folder.
     """
     category = message.metadata.message_type
@@ -70,8 +78,12 @@ def janus_mod(message: Message, context: Context, call_next: CallNext) -> Messag
     number, client = _round(order), node.client(order)
     if category == MessageType.TRAIN and number <= client.last_round:
         raise InputError(f"{node.keys.name} has trained for round {client.last_round} already; it is refused")
-    told = instructions_digest(message.content, context.run_config)
-    del message.content[RECORD]
+    proven = 0 if node.held is None else node.held.round
+    if number > proven + LEAP:
+        raise InputError(
+            f"round {number} is more than {LEAP} above {proven}, the last that {node.keys.name} has a proof "
+            "of; it is refused, as a client takes no earlier round afterwards"
+        )
     # A first model comes from S_0 and is public; later ones never do.
     offered = message.content.array_records.get("arrays")
     if node.held is None and offered is not None:
@@ -81,33 +93,56 @@ def janus_mod(message: Message, context: Context, call_next: CallNext) -> Messag
         raise InputError(
             f"{node.keys.name} holds no model yet and was given none; a client must hand one over"
         )
-    message.content["arrays"] = ArrayRecord(dict(held.arrays))
-    reply = call_next(message, context)
+    told = instructions_digest(message.content, context.run_config, held.arrays)
+    # First, wherever S_0 put it: an app may take its arrays by place.
+    others = {name: record for name, record in message.content.items() if name not in (RECORD, "arrays")}
+    message.content = RecordDict({"arrays": ArrayRecord(dict(held.arrays)), **others})
+    try:
+        reply = call_next(message, context)
+    except Exception as error:
+        # S_0 reads the reason of an error, and the text may quote data.
+        log(ERROR, "the %s function of %s failed", category, node.keys.name, exc_info=error)
+        raise InputError(
+            f"the {category} function of {node.keys.name} raised {type(error).__name__}; see its log"
+        ) from None
     if not reply.has_content():
         return reply
     if category == MessageType.EVALUATE:
         if reply.content.array_records:
             raise InputError("the evaluate function returned arrays, which S_0 could read; return metrics")
         return reply
-    arrays, examples = _trained(reply)
+    arrays, examples = _trained(reply, node)
     update = difference(arrays.to_numpy_ndarrays(), held.arrays.to_numpy_ndarrays())
     training = training_tag(held.secret, node.config, number, told)
     sent = client.protect(update, examples, number, node.tag_of(held), training)
+    if client.clipped:
+        log(
+            WARNING,
+            "%s of %s numbers clipped to %g; raise clip",
+            client.clipped,
+            update.size,
+            node.config.clip,
+        )
     client.epochs = node.memory.epochs  # what S_0 says is believed when a sum proves it
     node.remember(client, training=training)
     content = {"name": node.keys.name, "to-s0": sent.to_s0, "to-s1": sent.to_s1}
     return Message(RecordDict({RECORD: ConfigRecord(content)}), reply_to=message)
 
 
-def _trained(reply: Message) -> tuple[ArrayRecord, int]:
+def _trained(reply: Message, node: Node) -> tuple[ArrayRecord, int]:
     arrays, metrics = list(reply.content.array_records.values()), list(reply.content.metric_records.values())
     if len(arrays) != 1:
         raise InputError(
             f"the train function returned {len(arrays)} records of arrays; return one, as for FedAvg"
         )
     for record in metrics:
-        if isinstance(record.get("num-examples"), (int, float)):
-            return arrays[0], int(record["num-examples"])  # ty: ignore[invalid-argument-type]
+        if isinstance(examples := record.get("num-examples"), (int, float)):
+            if float(examples).is_integer() and 1 <= examples <= node.config.max_weight:
+                return arrays[0], int(examples)
+            log(ERROR, "num-examples of %s is %r", node.keys.name, examples)  # S_0 is not to read it
+            raise InputError(
+                f"num-examples must be a whole number in [1, {node.config.max_weight}], the client's weight"
+            )
     raise InputError("the train function returned no metric 'num-examples'; it is the client's weight")
 
 

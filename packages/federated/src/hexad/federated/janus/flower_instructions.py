@@ -7,17 +7,18 @@ summed.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hexad.federated.janus.flower_api import ArrayRecord, RecordDict
 
 OWN = frozenset({"janus", "arrays"})
 """Records that are not in the digest: Janus's own order, and the model, in whose place comes that which the
-client holds, with a tag of its own. Nothing else of a message's content differs between clients by design."""
+client holds, with a tag of its own, and before all others, wherever it came. Nothing else of a message's
+content differs between clients by design."""
 
 
-def instructions_digest(content: RecordDict, run_config: Mapping[str, Any]) -> str:
+def instructions_digest(content: RecordDict, run_config: Mapping[str, Any], names: Iterable[str] = ()) -> str:
     """The digest of every record of a message but those in `OWN`, and of the run's configuration.
 
     Names, order, types and values count. Not in it are the message's identifiers and times, which differ from
@@ -26,8 +27,10 @@ def instructions_digest(content: RecordDict, run_config: Mapping[str, Any]) -> s
     Args:
         content: of the message, as it came.
         run_config: of the context; S_0's side sends it too.
+        names: of the arrays of the model that the client holds, which its tag does not cover.
     """
     digest = hashlib.sha256(_text(run_config))
+    digest.update(json.dumps(list(names)).encode())
     for name, record in content.items():
         if name in OWN:
             continue
