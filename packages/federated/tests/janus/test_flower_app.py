@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from hexad.core.errors import InputError
 from hexad.federated.flower import InProcessGrid
-from hexad.federated.janus import JanusConfig, JanusStrategy, Keys, add_janus, janus_mod
+from hexad.federated.janus import JanusConfig, JanusStrategy, Keys, add_janus, flower_members, janus_mod
 from hexad.federated.janus.client import model_digest
 from hexad.federated.janus.envelopes import Header, read_header, seal
 from hexad.federated.janus.errors import ProtocolError
@@ -685,6 +687,91 @@ def test_clients_refuse_a_server_that_lost_its_folder(federation):
     assert result.train_metrics_clientapp[1]["participants"] == 0
     clients = [error for node, error in grid.failures if node != 2]
     assert [error.check for error in clients] == ["epoch"] * 4
+
+
+def test_in_one_process_a_node_that_refuses_is_not_waited_for(federation):
+    strategy, grid = federation.strategy(evaluate=False), federation.grid()
+    start = time.monotonic()
+    strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=60)
+    strategy.min_clients = 5
+    with pytest.raises(ProtocolError, match="4 clients are there; S_1 and 5 clients are needed"):
+        strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=60)
+    shutil.rmtree(federation.folder / "s1")
+    with pytest.raises(
+        ProtocolError, match=r"S_1 is not there; node 2 refuses: InputError: .*not the folder"
+    ):
+        strategy.start(grid, ArrayRecord(START), num_rounds=1, timeout=60)
+    assert time.monotonic() - start < 30
+
+
+class Elsewhere(Grid):
+    """A grid to which other nodes may come; it hands all to one in this process."""
+
+    def __init__(self, grid):
+        self.inner = grid
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    run = property(lambda self: self.inner.run)
+
+    def set_run(self, run):
+        self.inner.set_run(run)
+
+    def create_message(self, *arguments):
+        return self.inner.create_message(*arguments)
+
+    def get_node_ids(self):
+        return self.inner.get_node_ids()
+
+    def push_messages(self, messages):
+        return self.inner.push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        return self.inner.pull_messages(message_ids)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.inner.send_and_receive(messages, timeout=timeout)
+
+
+def test_elsewhere_a_node_that_refuses_is_asked_again_and_told_of(federation, caplog, monkeypatch):
+    for name, value in (("RETRY_SECONDS", 0.05), ("NEWS_SECONDS", 0.1), ("REFUSALS", 8)):
+        monkeypatch.setattr(flower_members, name, value)
+    grid = federation.grid()
+    key, away = federation.folder / "s1.key.json", federation.folder / "away.json"
+    key.rename(away)
+    strategy = federation.strategy(evaluate=False)
+    with pytest.raises(ProtocolError, match=r"S_1 is not there; node 2 refuses: .* does not exist"):
+        strategy.start(Elsewhere(grid), ArrayRecord(START), num_rounds=1, timeout=60)
+    assert len(grid.failures) == 8
+    assert "waiting for S_1; node 2 refuses: InputError" in caplog.text
+    assert caplog.text.count("node 2 cannot take part") == 1
+    # It comes back while it is asked again.
+    grid.failures = Noticed(lambda: len(grid.failures) == 12 and away.rename(key), grid.failures)
+    result = strategy.start(Elsewhere(grid), ArrayRecord(START), num_rounds=1, timeout=60)
+    assert dict(result.train_metrics_clientapp[1]) == {"participants": 4, "accepted": 4}
+
+
+class Noticed(list):
+    """A list that calls what it is given after each append."""
+
+    def __init__(self, call, content):
+        super().__init__(content)
+        self.call = call
+
+    def append(self, value):
+        super().append(value)
+        self.call()
+
+
+def test_a_restart_says_that_the_initial_arrays_are_ignored(federation, caplog):
+    for _ in range(2):
+        strategy = federation.strategy(evaluate=False)
+        strategy.start(federation.grid(), ArrayRecord(START), num_rounds=2, timeout=5)
+        strategy.server.release()
+    said = "clients hold the model of round 2 already; the initial arrays are ignored"
+    assert caplog.text.count(said) == 1
+    assert caplog.text.count("initial arrays are ignored") == 1
 
 
 def offer(federation, servers, giver, taker, arrays, summed=0):

@@ -1,21 +1,32 @@
 """The nodes of a Flower federation as S_0 sees them: who is there, and who gets the model from whom."""
 
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Any
 
 from hexad.core.errors import HexadError
-from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.flower import InProcessGrid
+from hexad.federated.janus.errors import ProtocolError, printable
 from hexad.federated.janus.flower import RECORD
 from hexad.federated.janus.flower_api import ConfigRecord, Grid, Message, MessageType, RecordDict
 from hexad.federated.janus.flower_server1 import vouch
 from hexad.federated.janus.server import JanusServer
 
 log = logging.getLogger("flwr").log
+
+RETRY_SECONDS = 5.0
+"""Pause before a node that refused to say who it is is asked again."""
+
+REFUSALS = 12
+"""So often a node may refuse; it is then not expected to change its mind."""
+
+NEWS_SECONDS = 10.0
+"""Pause between lines that say what is waited for."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,14 @@ class Member:
 
 def reason(reply: Message) -> str:
     """The last line of an error, which in Flower is a traceback."""
-    return ((reply.error.reason or "").strip().splitlines() or ["no reason given"])[-1]
+    return printable(((reply.error.reason or "").strip().splitlines() or ["no reason given"])[-1])
+
+
+def _told(refusals: Mapping[int, Sequence[str]]) -> str:
+    """Why nodes refuse; of many nodes the first ones."""
+    lines = [f"node {node} refuses: {reasons[-1]}" for node, reasons in sorted(refusals.items())[:3]]
+    more = [f"{len(refusals) - 3} more refuse"] * (len(refusals) > 3)
+    return "".join(f"; {line}" for line in lines + more)
 
 
 def said(reply: Message) -> dict[str, Any]:
@@ -107,42 +125,68 @@ class Members:
     def gather(self, grid: Grid, min_clients: int) -> None:
         """Ask all nodes who they are, until S_1 and enough clients of the roster are there.
 
+        A node that refuses is asked again, and what is waited for is logged.
+
         Raises:
-            ProtocolError: check `"participants"`: they are not there in time.
+            ProtocolError: check `"participants"`: they are not there in time, or the nodes that could be they
+                refuse for good. In an `InProcessGrid` no others come, so there it is known at once.
         """
         self._grid, self._s1 = grid, None
-        end = time.monotonic() + self.timeout
+        now = time.monotonic()
+        end, news, alone = now + self.timeout, now + NEWS_SECONDS, isinstance(grid, InProcessGrid)
         members: dict[str, Member] = {}
-        asked: set[int] = set()
+        due: dict[int, float] = {}  # when a node is asked again
+        refusals: dict[int, list[str]] = {}
+        waiting: set[str] = set()
         while True:
-            new = sorted(set(grid.get_node_ids()) - asked)
-            asked.update(new)
+            asked = [node for node in sorted(grid.get_node_ids()) if due.get(node, now) <= now]
             content = RecordDict({RECORD: ConfigRecord()})
-            hellos = [Message(content, node, f"{MessageType.QUERY}.janus_hello") for node in new]
-            for reply in self.receive(hellos, max(0.0, end - time.monotonic())):
-                self._meet(reply, members)
+            hellos = [Message(content, node, f"{MessageType.QUERY}.janus_hello") for node in asked]
+            waiting.update(grid.push_messages(hellos) if hellos else ())
+            due.update(dict.fromkeys(asked, math.inf))
+            for reply in list(grid.pull_messages(list(waiting)) if waiting else ()):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                node = reply.metadata.src_node_id
+                if not reply.has_error():
+                    refusals.pop(node, None)
+                    self._meet(reply, members)
+                    continue
+                due[node] = now + RETRY_SECONDS
+                before = refusals.setdefault(node, [])
+                if reason(reply) not in before:
+                    log(WARNING, "node %s cannot take part: %s", node, reason(reply))
+                before.append(reason(reply))
             self.clients = [members[name] for name in sorted(members)]
-            if self._s1 is not None and len(members) >= min_clients:
-                return
-            if time.monotonic() > end:
-                missing = "S_1 is not there" if self._s1 is None else f"{len(members)} clients are there"
-                raise ProtocolError(
-                    "participants", f"{missing}; S_1 and {min_clients} clients are needed, start them"
+            now, lacking = time.monotonic(), max(0, min_clients - len(members)) + (self._s1 is None)
+            if now > end or alone or not waiting:
+                if not lacking:
+                    return
+                stubborn = lacking <= len(refusals) and all(len(r) >= REFUSALS for r in refusals.values())
+                if now > end or alone or stubborn:
+                    missing = "S_1 is not there" if self._s1 is None else f"{len(members)} clients are there"
+                    raise ProtocolError(
+                        "participants",
+                        f"{missing}{_told(refusals)}; S_1 and {min_clients} clients are needed, start them",
+                    )
+            if now > news:
+                news = now + NEWS_SECONDS
+                those = ["S_1"] * (self._s1 is None) + [f"{min_clients - len(members)} clients"] * (
+                    len(members) < min_clients
                 )
+                what = " and ".join(those) or f"{len(waiting)} nodes to say who they are"
+                log(INFO, "waiting for %s%s", what, _told(refusals))
             time.sleep(self._poll)
 
     def _meet(self, reply: Message, members: dict[str, Member]) -> None:
-        if reply.has_error():
-            log(WARNING, "a node cannot take part: %s", reason(reply))
-            return
         told, node = said(reply), reply.metadata.src_node_id
-        name = str(told.get("name"))
+        name, number = str(told.get("name")), told.get("round", 0)
         if told.get("s1"):
             self._s1, self.epochs = node, (self._server.epoch, str(told.get("epoch", "")))
         elif name in self._server.roster:
-            members[name] = Member(node, name, str(told.get("model", "")), int(told.get("round", 0)))
+            known = number if isinstance(number, int) else 0
+            members[name] = Member(node, name, str(told.get("model", "")), known)
         else:
-            log(WARNING, "%s is not in the roster and is left out", name)
+            log(WARNING, "%r is not in the roster and is left out", name)
 
     def hand_over(self, number: int) -> None:
         """Let clients that joined, or missed a round, get the model of one that has it."""

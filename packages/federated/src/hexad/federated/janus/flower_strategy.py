@@ -18,7 +18,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 from hexad.core.errors import HexadError, InputError
-from hexad.federated.janus.errors import ProtocolError
+from hexad.federated.janus.errors import ProtocolError, printable
 from hexad.federated.janus.flower import RECORD
 from hexad.federated.janus.flower_api import (
     ArrayRecord,
@@ -109,6 +109,9 @@ class JanusStrategy(Strategy):
         self.server.begin(number)
         clients = self.members.clients
         first = not any(member.model for member in clients)
+        if not first and server_round == 1:
+            held = max(member.round for member in clients)
+            log(INFO, "clients hold the model of round %s already; the initial arrays are ignored", held)
         content: dict[str, Any] = {"config": ConfigRecord({**config, "server-round": server_round})}
         content[RECORD] = self._order(number)
         if first:
@@ -151,7 +154,7 @@ class JanusStrategy(Strategy):
         mine, number = self.server.listing(), self.server.round
         answer = self.members.ask_s1("sum", round=number, messages=list(to_s1), list=mine)
         for refused in answer.get("refused") or []:
-            log(WARNING, "S_1 refuses a client: %s", refused)
+            log(WARNING, "S_1 refuses a client: %s", printable(str(refused)))
         self.server.close(answer["list"])
         self.server.aggregate()
 
