@@ -654,6 +654,8 @@ def test_errors_keep_their_check_between_processes():
         {"kind": "\x1b[2J"},
         {"model": "\ud800"},
         {"epoch": "a\nb"},
+        {"training": "x" * 129},
+        {"agreed": "é"},
     ],
 )
 def test_headers_that_could_not_be_printed_are_no_messages(session, change):

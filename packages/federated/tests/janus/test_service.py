@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -328,6 +328,69 @@ def test_malformed_and_slow_requests_are_bounded(pair, monkeypatch, capfd):
         connection.close()
     assert fetch(address + "/status")[0] == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+@contextmanager
+def endless(start, piece, pause):
+    """An address at which an answer begins and goes on for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def one(connection):
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(start)
+                while True:
+                    connection.sendall(piece)
+                    time.sleep(pause)
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+OK = b"HTTP/1.0 200 OK\r\n"
+ENDLESS = {
+    "body": (OK + b"Content-Length: 1000000\r\n\r\n", b"x", 0.1),
+    "body without a length": (OK + b"\r\n", b"x", 0.1),
+    "headers": (OK, b"x", 0.1),
+    "reason": (b"HTTP/1.0 409 No\r\n\r\n", b"x", 0.1),
+    "size": (OK + b"\r\n", b"x" * 100_000, 0.0),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_server_that_never_comes_to_an_end_is_not_waited_for(session, what):
+    with endless(*ENDLESS[what]) as address:
+        start = time.monotonic()
+        assert fetch(address + "/list", b"x", timeout=1.0) == (0, b"")
+        assert time.monotonic() - start < 4
+        client, update = session.clients["a"], np.zeros(6)
+        with pytest.raises(InputError, match=r"S_0 at .* does not answer after 1.5 s"):
+            take_part(client, (address, address), update, 1, 1, timeout=1.5)
+    assert time.monotonic() - start < 10
+
+
+def test_an_answer_that_is_too_long_or_cut_off_is_none(session, monkeypatch):
+    monkeypatch.setattr(http_module, "PATIENCE", 0.5)  # which holds also where no timeout is given
+    for what, most in (("body", 10), ("size", 10_000)):
+        with endless(*ENDLESS[what]) as address:
+            start = time.monotonic()
+            assert fetch(address, most=most) == (0, b"")
+            assert time.monotonic() - start < 4
+
+
+def test_what_a_server_says_is_printed_as_a_line(session):
+    start = b"HTTP/1.0 409 No\r\nContent-Length: 9\r\n\r\n\x1b[2Jno\nno"
+    with (
+        endless(start, b"", 0.1) as address,
+        pytest.raises(ProtocolError, match=r"S_0 refuses: \?\[2Jno\?no$"),
+    ):
+        take_part(session.clients["a"], (address, address), np.zeros(6), 1, 1, timeout=5)
 
 
 def test_connections_are_counted(pair, monkeypatch):

@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt64
 
 from hexad.core.errors import InputError
 from hexad.federated.janus.config import JanusConfig, check_round
-from hexad.federated.janus.envelopes import Header, check_header, open_sealed, read_header, seal
+from hexad.federated.janus.envelopes import MOST_TEXT, Header, check_header, open_sealed, read_header, seal
 from hexad.federated.janus.errors import Check, ProtocolError, VerificationError
 from hexad.federated.janus.groups import get_group, scalar_from_bytes, scalar_to_bytes
 from hexad.federated.janus.keys import Keys, Servers
@@ -154,8 +154,9 @@ class JanusClient:
         """Mask and commit to whole numbers below 2^64, the last of them the weight, whatever the round."""
         config = self.config
         for what, tag in (("model", model), ("training", training)):
-            if not isinstance(tag, str) or len(tag) > 128 or not tag.isprintable():
-                raise InputError(f"{what} is no tag; give a text of up to 128 printable characters")
+            plain = isinstance(tag, str) and tag.isascii() and tag.isprintable()
+            if not plain or len(tag) > MOST_TEXT:
+                raise InputError(f"{what} is no tag; give up to {MOST_TEXT} printable ASCII characters")
         r, seed = random_scalar(self.group), new_seed()
         commitment = self.pedersen.commit(encoded, r)
         masked = encoded.astype(word_type(config)) + expand(

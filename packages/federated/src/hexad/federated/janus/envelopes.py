@@ -26,6 +26,7 @@ MAGIC = b"janus2 "
 SIGNED = b"hexad-janus-v2 signature\x00"
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 MOST_HEADER = 4096
+MOST_TEXT = 128
 SIGNATURE = 64
 
 
@@ -87,7 +88,8 @@ def read_header(message: bytes) -> tuple[Header, bytes, bytes]:
         # Names are printed, and become names of files; the rest may be printed.
         if not all(NAME.fullmatch(values[name]) for name in ("session", "sender", "recipient")):
             raise ValueError
-        if not all(value.isprintable() for value in values.values() if isinstance(value, str)):
+        texts = [value for value in values.values() if isinstance(value, str)]
+        if not all(text.isascii() and text.isprintable() and len(text) <= MOST_TEXT for text in texts):
             raise ValueError
         header = Header(**values)
     except (ValueError, TypeError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,10 @@
 """The HTTP around a service: bounded bodies, bounded patience, a bounded number of connections."""
 
+import contextlib
 import http.client
+import math
 import re
+import socket
 import sys
 import threading
 import time
@@ -12,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from hexad.core.errors import HexadError, InputError
+from hexad.federated.janus.config import JanusConfig
 
 if TYPE_CHECKING:
     from hexad.federated.janus.service import Service
@@ -30,15 +34,79 @@ CONNECTIONS = 128
 REPLY = re.compile(r"/reply/([0-9]{1,10})/([A-Za-z0-9._-]{1,64})")
 
 
-def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> tuple[int, bytes]:
-    """Status and body of a request; 0 where nobody answers."""
+def most_bytes(config: JanusConfig) -> int:
+    """A body that is longer is no message, list or reply of a session."""
+    return 8 * config.dim + 512 * config.max_clients + 8192
+
+
+class _Bounded(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens connections, and cuts them off whatever they are doing.
+
+    The timeout of a socket bounds a single read alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sockets: list[socket.socket] = []
+        self.late = False
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> Any:
+        """As for any request, and remember the socket."""
+        handler = self
+
+        class Kept(http_class):
+            def connect(self) -> None:
+                super().connect()
+                handler.sockets.append(self.sock)
+                if handler.late:
+                    raise TimeoutError
+
+        return super().do_open(Kept, req, **options)  # ty: ignore[invalid-argument-type]
+
+    def cut(self) -> None:
+        """End all connections."""
+        self.late = True
+        for open_socket in self.sockets:
+            with contextlib.suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
+
+
+def fetch(
+    url: str, body: bytes | None = None, timeout: float = math.inf, most: int = 1 << 16
+) -> tuple[int, bytes]:
+    """Status and body of a request; 0 where nobody answers, or not whole, or too slowly.
+
+    Args:
+        url: with http:// or https://.
+        body: makes it a POST.
+        timeout: seconds in all, besides what PATIENCE and SLOWEST allow to a body of `most` bytes.
+        most: bytes of an answer; a longer one is none.
+    """
+    seconds = min(timeout, PATIENCE + (len(body or b"") + most) / SLOWEST)
+    handler = _Bounded()
+    timer = threading.Timer(seconds, handler.cut)
+    timer.daemon = True
+    timer.start()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=timeout) as reply:
-            return reply.status, reply.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
+        code, answer = _exchange(handler, urllib.request.Request(url, data=body), seconds, most)
+        return (0, b"") if handler.late else (code, answer)
     except (OSError, ValueError, http.client.HTTPException):
         return 0, b""
+    finally:
+        timer.cancel()
+
+
+def _exchange(
+    handler: _Bounded, request: urllib.request.Request, seconds: float, most: int
+) -> tuple[int, bytes]:
+    try:
+        with urllib.request.build_opener(handler).open(request, timeout=min(PATIENCE, seconds)) as reply:
+            answer = reply.read(most + 1)
+            whole = not reply.length and len(answer) <= most  # the length is what has not come yet
+            return (reply.status, answer) if whole else (0, b"")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(most)
 
 
 class Http(ThreadingHTTPServer):
@@ -84,7 +152,7 @@ def make_http(service: "Service", host: str, port: int) -> ThreadingHTTPServer:
             try:
                 code, body = work()
             except HexadError as error:
-                code, body = REFUSED, f"{error}\n".encode()
+                code, body = REFUSED, f"{error}\n".encode(errors="replace")
             except OSError as error:  # a full disk, say
                 code, body = 503, f"{error.strerror}\n".encode()
             self.send_response(code)

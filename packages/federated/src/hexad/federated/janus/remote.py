@@ -10,8 +10,8 @@ from jaxtyping import Float
 from hexad.core.errors import InputError
 from hexad.federated.janus.client import JanusClient, Result
 from hexad.federated.janus.client_memory import ClientFolder
-from hexad.federated.janus.errors import ProtocolError
-from hexad.federated.janus.http_server import NOT_YET, READY, fetch
+from hexad.federated.janus.errors import ProtocolError, printable
+from hexad.federated.janus.http_server import NOT_YET, READY, fetch, most_bytes
 
 Ask = Callable[[int, str, bytes | None], bytes]
 
@@ -47,15 +47,19 @@ def take_part(
     for address in addresses:
         if not address.startswith(("http://", "https://")):
             raise InputError(f"{address!r} is no address; write http://HOST:PORT")
-    end = time.monotonic() + timeout
+    end, most = time.monotonic() + timeout, most_bytes(client.config)
+
+    def request(role: int, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        # A second at least, so that a server that does answer is heard at the very end.
+        return fetch(addresses[role].rstrip("/") + path, body, max(1.0, end - time.monotonic()), most)
 
     def ask(role: int, path: str, body: bytes | None = None) -> bytes:
         while True:
-            code, answer = fetch(addresses[role].rstrip("/") + path, body)
+            code, answer = request(role, path, body)
             if code == READY:
                 return answer
             if code not in (0, NOT_YET, 502, 503, 504):
-                reason = answer.decode(errors="replace").strip() or f"status {code}"
+                reason = printable(answer.decode(errors="replace")) or f"status {code}"
                 raise ProtocolError("round", f"S_{role} refuses: {reason}")
             if time.monotonic() > end:
                 what = "does not answer" if code == 0 else "has no sum yet"
@@ -65,7 +69,7 @@ def take_part(
     reply = f"/reply/{round_number}/{client.keys.name}"
     if folder is not None and folder.memory.round == round_number:
         # Masked before: a server that has the sum already takes no message any more.
-        arrived = [fetch(address.rstrip("/") + reply)[0] == READY for address in addresses]
+        arrived = [request(role, reply)[0] == READY for role in (0, 1)]
     else:
         client.epochs = _epochs(client, ask)
         arrived = [False, False]

@@ -21,7 +21,7 @@ from pathlib import Path
 from hexad.core.errors import HexadError, InputError
 from hexad.federated.janus.envelopes import check_header, read_header
 from hexad.federated.janus.errors import ProtocolError
-from hexad.federated.janus.http_server import GONE, NOT_YET, READY, fetch
+from hexad.federated.janus.http_server import GONE, NOT_YET, READY, fetch, most_bytes
 from hexad.federated.janus.server import JanusServer
 from hexad.federated.janus.session_file import SessionFile
 
@@ -157,7 +157,7 @@ class Service:
                 return
             own, number = self.server.listing(), self.server.round
         # Without the lock: the other server may be asking this one at the same moment.
-        code, theirs = fetch(f"{self._peer}/list", own)
+        code, theirs = fetch(f"{self._peer}/list", own, most=512 * self.server.config.max_clients + 8192)
         if code != READY:
             return
         with self._lock:
@@ -172,7 +172,7 @@ class Service:
 
     def most_bytes(self) -> int:
         """A body that is longer is no message."""
-        return 8 * self.server.config.dim + 256 * self.server.config.max_clients + 8192
+        return most_bytes(self.server.config)
 
 
 def serve(service: Service, http: ThreadingHTTPServer, poll_seconds: float = 0.2) -> None:
