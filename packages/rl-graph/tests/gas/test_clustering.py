@@ -38,6 +38,31 @@ def test_blocks_change_nothing(rows, columns, horizon, monkeypatch):
     assert found.labels.tolist() == labels
 
 
+def blobs():
+    rng = np.random.default_rng(4)
+    return rng.uniform(-1e6, 1e6, (5, 3))[rng.integers(0, 5, 1500)] + rng.normal(0, 0.01, (1500, 3))
+
+
+@pytest.mark.parametrize(
+    ("latents", "horizon"),
+    [
+        (blobs(), 0.01),
+        (np.round(np.random.default_rng(5).normal(size=(3000, 3)), 3), 2.0),
+        (np.random.default_rng(6).integers(-15, 15, (3000, 3)).astype(float), 8.0),
+        (np.random.default_rng(7).normal(1e6, 3, (2000, 4)).astype(np.float32), 2.0),
+        (np.round(np.random.default_rng(8).normal(0, 3, (3000, 2))), 2.0),
+    ],
+    ids=["blobs", "rounded", "grid", "offset", "coarse"],
+)
+def test_ties_and_digits_are_those_of_the_pass_state_by_state(latents, horizon, monkeypatch):
+    monkeypatch.setattr(clustering, "ROWS", 300)
+    monkeypatch.setattr(clustering, "COLUMNS", 70)
+    found = cluster_states(latents, horizon)
+    seeds, labels = one_by_one(latents, horizon)
+    assert found.seeds.tolist() == seeds
+    assert found.labels.tolist() == labels
+
+
 def test_members_lie_within_half_a_horizon_of_their_seed_and_seeds_apart():
     latents = np.random.default_rng(1).normal(0, 3, (3000, 3))
     found = cluster_states(latents, 2.0)

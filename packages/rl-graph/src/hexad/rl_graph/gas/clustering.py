@@ -38,39 +38,66 @@ class Clusters:
 
 
 class _Seeds:
-    """The seeds so far, in memory that grows by doubling."""
+    """The seeds so far, in memory that grows by doubling: as they are, and less the middle of the data."""
 
     def __init__(self, latent: int) -> None:
         self.count = 0
-        self._points, self._squares = np.empty((1024, latent)), np.empty(1024)
+        self._points, self._shifted = np.empty((1024, latent)), np.empty((1024, latent))
+        self._squares = np.empty(1024)
 
-    def add(self, point: Float[np.ndarray, " latent"], square: float) -> int:
+    def add(
+        self, point: Float[np.ndarray, " latent"], shifted: Float[np.ndarray, " latent"], square: float
+    ) -> int:
         if self.count == len(self._points):
-            self._points = np.concatenate([self._points, np.empty_like(self._points)])
-            self._squares = np.concatenate([self._squares, np.empty_like(self._squares)])
-        self._points[self.count], self._squares[self.count] = point, square
+            grown = (self._points, self._shifted, self._squares)
+            self._points, self._shifted, self._squares = (
+                np.concatenate([a, np.empty_like(a)]) for a in grown
+            )
+        self._points[self.count], self._shifted[self.count] = point, shifted
+        self._squares[self.count] = square
         self.count += 1
         return self.count - 1
 
     def nearest(
-        self, points: Float[np.ndarray, "rows latent"], squares: Float[np.ndarray, " rows"]
+        self,
+        points: Float[np.ndarray, "rows latent"],
+        shifted: Float[np.ndarray, "rows latent"],
+        squares: Float[np.ndarray, " rows"],
+        reach: float,
     ) -> tuple[Int[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
-        """Each point's nearest seed, the first of equals, and its squared distance."""
+        """Each point's nearest seed within reach, the first of equals, and its distance; -1 and inf for none.
+
+        |p - s|² = |p|² - 2 p s + |s|² is one matrix product, but loses digits. It only chooses the seeds that
+        rounding leaves in question, whose distances are then computed as they are defined.
+        """
         label = np.full(len(points), -1)
         best = np.full(len(points), np.inf)
+        # Upper bounds of |p - s|² - |p|²; what lies beyond reach need not be found.
+        bound = reach * reach * (1 + 1e-12) - squares
+        doubled, lengths = -2 * shifted, np.sqrt(squares)
+        unit = 8 * (points.shape[1] + 10) * np.finfo(np.float64).eps
         for start in range(0, self.count, COLUMNS):
             stop = min(start + COLUMNS, self.count)
-            block = points @ self._points[start:stop].T
-            block *= -2
+            block = doubled @ self._shifted[start:stop].T
             block += self._squares[start:stop]
-            place = block.argmin(axis=1)
-            value = block[np.arange(len(points)), place] + squares
-            closer = value < best
-            label[closer], best[closer] = start + place[closer], value[closer]
-        if self.count:
-            # Sums of squares lose digits; what decides about joining is the difference itself.
-            best = np.square(points - self._points[label]).sum(axis=1)
+            slack = unit * np.square(lengths + np.sqrt(self._squares[start:stop].max()))
+            np.minimum(bound, block.min(axis=1) + slack, out=bound)
+            row, column = np.divmod(np.flatnonzero(block <= (bound + slack)[:, None]), stop - start)
+            size = max(1, ROWS * COLUMNS // (4 * points.shape[1]))
+            for part in range(0, len(row), size):
+                i, j = row[part : part + size], column[part : part + size] + start
+                away = _lengths(points[i] - self._points[j])
+                first = np.flatnonzero(np.diff(i, prepend=-1))  # the pairs of a row follow each other
+                least = np.repeat(np.minimum.reduceat(away, first), np.diff(first, append=len(i)))
+                chosen = np.flatnonzero(away == least)
+                chosen = chosen[np.diff(i[chosen], prepend=-1) != 0]  # of equals the first
+                chosen = chosen[away[chosen] < best[i[chosen]]]
+                best[i[chosen]], label[i[chosen]] = away[chosen], j[chosen]
         return label, best
+
+
+def _lengths(ways: Float[np.ndarray, "pairs latent"]) -> Float[np.ndarray, " pairs"]:
+    return np.sqrt(np.square(ways).sum(axis=1))
 
 
 def cluster_states(
@@ -81,9 +108,8 @@ def cluster_states(
     """Cluster embedded states in one pass, in their order.
 
     A state whose nearest seed lies within horizon / 2 joins it; one strictly farther becomes a seed. Seeds do
-    not move; a node is the mean of its cluster. The result is that of the pass state by state, up to
-    distances that differ by less than the rounding of float64. Memory is that of the input, the nodes and
-    blocks of 32 MB.
+    not move; a node is the mean of its cluster. The result is that of the pass state by state, with distances
+    computed in float64 as lengths of differences. Memory is that of the input, the nodes and blocks of 32 MB.
 
     Args:
         latents: embedded states; distances are taken in float64.
@@ -94,23 +120,26 @@ def cluster_states(
         InputError: no states, states that are not finite, a horizon that is not positive.
     """
     latents = check_latents(latents)
-    reach = (check_range("horizon", horizon, 0, low_open=True) / 2) ** 2
-    # Distances do not change, and sums of squares keep more digits, where the middle of the data is 0.
+    reach = check_range("horizon", horizon, 0, low_open=True) / 2
+    # Sums of squares keep more digits where the middle of the data is 0.
     middle = latents.mean(axis=0, dtype=np.float64)
     seeds = _Seeds(latents.shape[1])
     begun: list[int] = []
     labels = np.empty(len(latents), np.int64)
     for start in range(0, len(latents), ROWS):
-        points = latents[start : start + ROWS] - middle
-        squares = np.square(points).sum(axis=1)
-        label, best = seeds.nearest(points, squares)
+        points = np.ascontiguousarray(latents[start : start + ROWS], np.float64)
+        shifted = points - middle
+        squares = np.square(shifted).sum(axis=1)
+        if not squares.max() < np.finfo(np.float64).max / 8:
+            raise InputError("latents are too large: squares of their distances overflow float64")
+        label, best = seeds.nearest(points, shifted, squares, reach)
         place = 0
         while len(far := np.flatnonzero(best[place:] > reach)):
             place += int(far[0])
-            new = seeds.add(points[place], squares[place])
+            new = seeds.add(points[place], shifted[place], squares[place])
             begun.append(start + place)
             # Later states of the block have not been compared with this seed; earlier ones never are.
-            away = np.square(points[place:] - points[place]).sum(axis=1)
+            away = _lengths(points[place:] - points[place])
             closer = away < best[place:]
             best[place:][closer], label[place:][closer] = away[closer], new
             place += 1
