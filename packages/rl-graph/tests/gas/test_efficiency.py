@@ -94,3 +94,27 @@ def test_rotation_and_translation_change_nothing():
 def test_bad_input_is_refused(latents, ends, horizon, message):
     with pytest.raises(InputError, match=message):
         temporal_efficiency(latents, ends, horizon)
+
+
+def test_ends_that_contradict_each_other_are_refused():
+    latents = np.arange(6.0)[:, None]
+    for ends in ([1, 3, 3, 3, 5, 5], [2, 2, 3, 3, 5, 5]):
+        for call in (temporal_efficiency, first_crossing):
+            with pytest.raises(InputError, match="contradict"):
+                call(latents, np.array(ends), 2.0)
+
+
+def test_crossings_are_looked_for_in_float64():
+    ends = np.full(5, 4)
+    small = np.array([0, 100, 200, 50, 0], np.uint8)[:, None]
+    assert (
+        first_crossing(small, ends, 50.0).tolist() == first_crossing(small.astype(float), ends, 50.0).tolist()
+    )
+    large = (np.arange(5) * 1e20).astype(np.float32)[:, None]
+    assert first_crossing(large, ends, 1.5e20).tolist() == [2, 3, 4, 4, 4]
+
+
+def test_one_and_the_same_way_has_efficiency_1_exactly():
+    steps = np.random.default_rng(0).normal(size=(1, 7)) * np.arange(400)[:, None]
+    latents = steps / np.linalg.norm(steps[1])
+    assert (temporal_efficiency(latents * 1.0000001, np.full(400, 399), 3.0) == 1).all()

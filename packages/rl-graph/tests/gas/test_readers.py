@@ -96,7 +96,7 @@ def write_minari(path, episodes, **flags):
             ends = np.zeros(len(actions), bool)
             group["terminations"] = flags.get("terminations", ends)
             ends = ends.copy()
-            ends[-1] = True
+            ends[-1:] = True
             group["truncations"] = flags.get("truncations", ends)
 
 
@@ -115,8 +115,107 @@ def test_minari_episodes_in_the_order_of_their_numbers(tmp_path, monkeypatch):
     assert from_minari("maze/demo-v0").digest == data.digest
 
 
+def transitions(offset=0.0, scale=1.0, jump=None):
+    """Two trajectories of three transitions each, the second number offset and scaled."""
+    rng = np.random.default_rng(0)
+    walks = np.cumsum(rng.normal(size=(2, 4, 2)), axis=1) * [1, scale] + [0, offset]
+    before, after = walks[:, :-1].reshape(-1, 2), walks[:, 1:].reshape(-1, 2)
+    if jump is not None:
+        after[1, 1] += jump
+    return {
+        "observations": before,
+        "next_observations": after,
+        "actions": np.zeros((6, 1)),
+        "terminals": np.array([0, 0, 1, 0, 0, 1]),
+    }
+
+
+def test_successors_are_compared_in_the_scale_of_their_own_number(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, **transitions(offset=5e6))
+    assert len(load_ogbench_npz(path)) == 8
+    small = transitions(offset=5e6)
+    np.savez(path, **small | {"next_observations": small["next_observations"].astype(np.float32)})
+    assert len(load_ogbench_npz(path)) == 8, "the rounding of float32 is no jump"
+    np.savez(path, **transitions(offset=5e6, jump=3.0))
+    with pytest.raises(InputError, match="next_observations 1 of"):
+        load_ogbench_npz(path)
+
+
+def test_every_transition_may_be_a_trajectory(tmp_path):
+    np.savez(tmp_path / "a.npz", **transitions() | {"terminals": np.ones(6)})
+    data = load_ogbench_npz(tmp_path / "a.npz")
+    assert data.last_states.tolist() == [1, 3, 5, 7, 9, 11]
+
+
+@pytest.mark.parametrize("value", [2, -1, 0.5])
+def test_ends_of_transitions_are_0_and_1(tmp_path, value):
+    np.savez(tmp_path / "a.npz", **transitions() | {"terminals": np.array([0, 0, 1, 0, 0, value])})
+    with pytest.raises(InputError, match=r"terminals of .* must be 6 values of 0 and 1"):
+        load_ogbench_npz(tmp_path / "a.npz")
+
+
+def test_timeouts_end_trajectories_too(tmp_path):
+    path, late = tmp_path / "a.npz", np.array([0, 0, 0, 0, 0, 0, 1])
+    np.savez(path, observations=OBS, actions=ACT, terminals=ENDS - late, timeouts=late)
+    assert load_ogbench_npz(path).last_states.tolist() == [2, 6]
+    full = transitions() | {
+        "terminals": np.array([0, 0, 1, 0, 0, 0]),
+        "timeouts": np.array([0, 0, 0, 0, 0, 1]),
+    }
+    np.savez(path, **full)
+    assert load_ogbench_npz(path).last_states.tolist() == [3, 7]
+    np.savez(path, observations=OBS, actions=ACT, terminals=ENDS, timeouts=late * 2)
+    with pytest.raises(InputError, match=r"timeouts of .* must be 7 values"):
+        load_ogbench_npz(path)
+
+
+def test_ogbench_s_compact_form_in_memory(tmp_path):
+    valids = np.array([1, 1, 0, 1, 1, 1, 0])
+    np.savez(
+        tmp_path / "a.npz", observations=OBS, actions=ACT, terminals=[0, 1, 1, 0, 0, 1, 1], valids=valids
+    )
+    assert load_ogbench_npz(tmp_path / "a.npz").last_states.tolist() == [2, 6]
+
+
+def test_a_large_file_of_one_trajectory_is_asked_about(tmp_path):
+    states, ends = np.random.default_rng(0).normal(size=(6000, 2)), np.arange(6000) == 5999
+    np.savez(tmp_path / "a.npz", observations=states, actions=np.zeros((6000, 1)), terminals=ends)
+    with pytest.warns(UserWarning, match="all 6,000 states of .* are one trajectory"):
+        load_ogbench_npz(tmp_path / "a.npz")
+
+
+def test_damage_inside_an_npz_is_one_line(tmp_path):
+    path = tmp_path / "a.npz"
+    states = np.random.default_rng(0).normal(size=(500, 2))
+    np.savez_compressed(path, observations=states, actions=states, terminals=np.arange(500) == 499)
+    whole = bytearray(path.read_bytes())
+    refused = []
+    for place in range(40, len(whole) - 400, 97):
+        damaged = whole.copy()
+        damaged[place : place + 8] = b"\xff" * 8
+        path.write_bytes(damaged)
+        try:
+            read_trajectories(path)
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 50
+    assert not any("\n" in said for said in refused)
+    (tmp_path / "text.npz").write_text("x,y\n1,2\n")
+    with pytest.raises(InputError, match="it is no zip archive"):
+        read_trajectories(tmp_path / "text.npz")
+
+
+def test_d4rl_files_are_named(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name in ("observations", "actions", "terminals", "timeouts"):
+            file[name] = np.zeros((3, 1))
+    with pytest.raises(InputError, match="of D4RL's form"):
+        read_trajectories(tmp_path / "a.hdf5")
+
+
 def test_dictionary_observations_are_named(tmp_path):
-    states = {"observation": np.ones((3, 4)), "achieved_goal": np.zeros((3, 2))}
+    states = {"observation": np.arange(12.0).reshape(3, 4), "achieved_goal": np.zeros((3, 2))}
     write_minari(tmp_path / "a.hdf5", [(states, np.zeros((2, 1)))])
     with pytest.raises(InputError, match="a dictionary of achieved_goal, observation; name the one"):
         read_trajectories(tmp_path / "a.hdf5")
@@ -137,6 +236,11 @@ def test_dictionary_observations_are_named(tmp_path):
         ),
         ((np.ones((3, 4)), np.zeros((2, 1))), {"terminations": np.ones(2, bool)}, "and only there"),
         ((np.ones((3, 4, 4)), np.zeros((2, 1))), {}, "both must be"),
+        (
+            (np.ones((1, 4)), np.zeros((0, 1))),
+            {"truncations": np.zeros(0, bool)},
+            "has no steps; leave it out",
+        ),
     ],
 )
 def test_bad_episodes_are_refused(tmp_path, episode, flags, message):

@@ -168,6 +168,13 @@ def test_predict_refuses_parts_that_do_not_belong_together():
         other.predict(OBS, GOAL)
 
 
+def test_constant_observations_are_refused(tmp_path):
+    data = line()
+    with pytest.raises(InputError, match="all observations of line are the same"):
+        GAS(tiny_config()).fit(replace(data, observations=np.ones((21, 2))), folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_run_without_a_graph_goes_straight(run):
     (run / "graph.npz").unlink()
     assert GAS.load_without_graph(run).straight_controller(GOAL[None])(OBS[None]).shape == (1, 2)

@@ -1,5 +1,7 @@
 """The embedding: its fixed point, its loss, its goals, and that it stitches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ from gas_chains import TINY_FIT, line
 
 from hexad.core.errors import InputError
 from hexad.rl_graph.gas.fitting import FitConfig
+from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
+from hexad.rl_graph.gas.saving import load_policy, load_temporal, save_policy, save_temporal
 from hexad.rl_graph.gas.temporal import TemporalConfig, TemporalDistance, latent_value, temporal_loss
 from hexad.rl_graph.gas.trajectories import Trajectories
 
@@ -190,3 +194,43 @@ def test_bad_observations_are_refused():
         temporal.distance(np.zeros((3, 2)), np.zeros((2, 2)))
     with pytest.raises(InputError, match="have 3 numbers, not 2"):
         temporal.fit(line(dim=3))
+
+
+def test_offsets_do_not_hide_how_observations_vary(tmp_path):
+    data = line((40, 30))
+    exact = np.round(np.float64(data.observations) * 1024) / 1024  # so that offsets change nothing
+    plain = Trajectories(exact, data.actions, data.terminals)
+    moved = Trajectories(exact + np.array([1.7e9, -5e6]), data.actions, data.terminals)
+    config = TemporalConfig(latent_dim=4, hidden=(8,), fit=TINY_FIT)
+    near, far = (TemporalDistance(2, config).fit(which) for which in (plain, moved))
+    assert far.encode(moved.observations) == pytest.approx(near.encode(exact), abs=1e-4)
+    save_temporal(tmp_path / "a.safetensors", far)
+    again = load_temporal(tmp_path / "a.safetensors")
+    assert again.digest == far.digest
+    assert (again.encode(moved.observations) == far.encode(moved.observations)).all()
+    policy = SkillPolicy(2, 2, 4, PolicyConfig(hidden=(8,), fit=TINY_FIT)).fit(moved, far, 1.0)
+    save_policy(tmp_path / "b.safetensors", policy)
+    ways = np.ones((len(moved), 4))
+    acts = policy.act(moved.observations, ways)
+    assert np.ptp(acts) > 0
+    assert (load_policy(tmp_path / "b.safetensors").act(moved.observations, ways) == acts).all()
+    with pytest.raises(InputError, match="lose their variation in float32"):
+        TemporalDistance(2, replace(config, standardize=False)).fit(moved)
+
+
+def test_a_number_whose_variation_is_lost_is_said():
+    data = line((40, 30))
+    states = data.observations.copy()
+    states[:, 1] = 1e7 + (np.arange(70) % 2)
+    with pytest.warns(UserWarning, match=r"number 1 of observations \(and 0 others\) deviates by 0\.5"):
+        TemporalDistance(2, TemporalConfig(latent_dim=4, hidden=(8,), fit=TINY_FIT)).fit(
+            Trajectories(states, data.actions, data.terminals)
+        )
+
+
+def test_observations_that_embed_to_nothing_finite_are_refused():
+    temporal = TemporalDistance(2, TemporalConfig(latent_dim=4, hidden=(8,), fit=TINY_FIT)).fit(line())
+    with pytest.raises(InputError, match=r"not finite|no finite numbers"):
+        temporal.encode(np.full((1, 2), 3e38) * [1, -1])
+    with pytest.raises(InputError, match="must be real numbers"):
+        temporal.encode(np.ones((1, 2)) * 1j)

@@ -36,8 +36,9 @@ def put(array, place, value):
         ),
         ({"observations": np.full((6, 2), 1e300)}, "too large for float32"),
         ({"observations": np.zeros((6, 8, 8, 3), np.uint8)}, "encode images"),
-        ({"observations": np.array([{"a": 1}] * 6)}, "must be numbers"),
+        ({"observations": np.array([{"a": 1}] * 6)}, "must be real numbers"),
         ({"observations": np.zeros((6, 0))}, "holds no states"),
+        ({"observations": np.ones((6, 2)) * 1j}, "must be real numbers"),
         (
             {"actions": put(np.zeros((6, 1)), 1, 1.2)},
             "action 1 of data is [1.2]; actions must lie in [-1, 1]",
@@ -83,3 +84,15 @@ def test_future_states_are_geometric_and_stay_in_their_trajectory():
     assert int(data.draw_future(torch.full((500,), 998), 0.999).max()) == 1000
     moves = data.draw_moves(20_000)
     assert not {1000, 2000} & set(moves.tolist())
+
+
+def test_what_float32_would_blur_stays_float64():
+    data = Trajectories(**arrays())
+    assert data.observations.dtype == np.float32
+    times = arrays()["observations"] + [1.7e9, 0]
+    assert Trajectories(**arrays(observations=times)).observations.dtype == np.float64
+    assert Trajectories(**arrays(observations=times.astype(np.int64))).observations.dtype == np.float64
+    still = arrays()["observations"] * [0, 1] + [0.1, 0]
+    assert Trajectories(**arrays(observations=still)).observations.dtype == np.float32, "0.1 does not vary"
+    jitter = still + np.random.default_rng(0).normal(0, 1e-13, still.shape)
+    assert Trajectories(**arrays(observations=jitter)).observations.dtype == np.float32

@@ -187,6 +187,10 @@ class GAS:
         unknown = set(stages) - set(STAGES)
         if unknown or not stages:
             raise InputError(f"stages are {stages}; name some of {', '.join(STAGES)}")
+        if (data.observations == data.observations[0]).all():
+            raise InputError(
+                f"all observations of {data.source} are the same; there is nothing to learn from"
+            )
         saved = None if home is None else home / "temporal.safetensors"
         if "tdr" not in stages:
             there = saved is not None and saved.is_file()

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 
 from hexad.core.errors import InputError
 from hexad.core.validation import check_range
+from hexad.rl_graph.gas.trajectories import is_real
 
 BLOCK = 65_536
 """States whose crossing is looked for at a time: bounds the memory of the differences."""
@@ -16,7 +17,7 @@ BLOCK = 65_536
 def check_latents(latents: Float[np.ndarray, "states latent"]) -> Float[np.ndarray, "states latent"]:
     """The embedded states as an array of finite numbers, else `InputError`."""
     array = np.asarray(latents)
-    if array.ndim != 2 or len(array) == 0 or not np.issubdtype(array.dtype, np.number):
+    if array.ndim != 2 or len(array) == 0 or not is_real(array):
         raise InputError(
             f"latents are {array.dtype} of shape {array.shape}; they must be (states > 0, latent)"
         )
@@ -32,6 +33,8 @@ def check_ends(ends: Int[np.ndarray, " states"], states: int) -> Int[np.ndarray,
         raise InputError(f"ends are {array.dtype} of shape {array.shape}; they must be {states} indices")
     if (array < np.arange(states)).any() or (array >= states).any() or (np.diff(array) < 0).any():
         raise InputError("ends must not lie before their states, must not decrease, and must be states")
+    if (array[array] != array).any():
+        raise InputError("ends contradict each other; the end of a trajectory must be its own end")
     return array
 
 
@@ -46,15 +49,21 @@ def first_crossing(
         latents: embedded states, trajectory after trajectory.
         ends: for each state the index of the last state of its trajectory.
         distance: in the embedding.
+
+    Raises:
+        InputError: latents that are not finite, ends that do not fit, a distance that is not positive.
     """
-    found = np.asarray(ends).astype(np.int64)
+    latents = check_latents(latents)
+    ends = check_ends(ends, len(latents))
+    check_range("distance", distance, 0, low_open=True)
+    found = ends.astype(np.int64)
     for start in range(0, len(latents), BLOCK):
         searching = np.arange(start, min(start + BLOCK, len(latents)))
         step = 0
         while len(searching):
             step += 1
             searching = searching[searching + step <= ends[searching]]
-            away = latents[searching + step] - latents[searching]
+            away = latents[searching + step].astype(np.float64) - latents[searching]
             crossed = np.einsum("nd,nd->n", away, away) >= distance * distance
             found[searching[crossed]] = searching[crossed] + step
             searching = searching[~crossed]
@@ -95,4 +104,6 @@ def temporal_efficiency(
         lengths = np.linalg.norm(made, axis=1) * np.linalg.norm(possible, axis=1)
         inner_product = np.einsum("nd,nd->n", made, possible)
         efficiency[i] = np.divide(inner_product, lengths, out=np.zeros(len(i)), where=lengths > 0)
+        same = (crossing[i] == i + steps) & (lengths > 0)
+        efficiency[i[same]] = 1  # one and the same way, whatever rounding makes of it
     return efficiency.clip(-1, 1)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from hexad.core.devices import find_device
 from hexad.core.training import TrainingConfig, train
 from hexad.core.validation import check_choice, check_count, check_range
 
@@ -88,6 +89,8 @@ def fit(
     Raises:
         InputError: as `hexad.core.training.train`.
     """
+    if config.accelerator != "auto":
+        find_device(config.accelerator)  # what cannot be used is said in one line
     optimizer = torch.optim.Adam(parameters, config.learning_rate, fused=True)
     if folder is None:
         place = tempfile.TemporaryDirectory(prefix="hexad-gas-")

@@ -113,7 +113,9 @@ class GoalCloning:
         self, observations: Float[np.ndarray, "n obs_dim"], goals: Float[np.ndarray, "n obs_dim"]
     ) -> Float[np.ndarray, "n act_dim"]:
         """The mode of pi(s, g), clipped to [-1, 1]."""
-        s, g = as_rows(observations, self.obs_dim, "observations"), as_rows(goals, self.obs_dim, "goals")
+        dtype = self.scaler.dtype
+        s = as_rows(observations, self.obs_dim, "observations", dtype)
+        g = as_rows(goals, self.obs_dim, "goals", dtype)
         if len(s) != len(g):
             raise InputError(f"{len(s)} observations and {len(g)} goals; there must be as many")
         return self.network(torch.cat([self.scaler(s), self.scaler(g)], 1))[0].clamp(-1, 1).numpy()

@@ -125,7 +125,8 @@ class StitchGraph:
         if len(clusters.nodes) < 2:
             raise InputError(
                 f"horizon {horizon} leaves a single node: all states lie within {horizon / 2:g} of the first "
-                "in the embedding; lower the horizon, or train the embedding longer"
+                "in the embedding; lower the horizon, train the embedding longer, or scale the observations "
+                "(standardize does) if they vary little beside their size"
             )
         weights, repairs = join_nodes(clusters.nodes, horizon)
         means = None

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hexad.core.errors import InputError
+from hexad.rl_graph.gas.trajectories import STEADY
 
 ROWS = 65_536
 """States that are encoded at a time: bounds the memory of the hidden layers."""
@@ -74,40 +76,66 @@ class Scaler(nn.Module):
 
     Args:
         obs_dim: numbers in an observation; the scaler does nothing until `fit`.
+        dtype: of mean and deviation; float64 once fitted to float64 observations, which are shifted and
+            scaled before they are rounded to float32.
     """
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, obs_dim: int) -> None:
+    def __init__(self, obs_dim: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(obs_dim))
-        self.register_buffer("scale", torch.ones(obs_dim))
+        self.register_buffer("mean", torch.zeros(obs_dim, dtype=dtype))
+        self.register_buffer("scale", torch.ones(obs_dim, dtype=dtype))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which observations are shifted and scaled."""
+        return self.mean.dtype
 
     def fit(self, observations: Float[np.ndarray, "states obs_dim"]) -> None:
         """Take mean and deviation of the states; a number that is always the same is only shifted."""
         mean = observations.mean(axis=0, dtype=np.float64)
         deviation = observations.std(axis=0, dtype=np.float64)
-        steady = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
+        precise = observations.dtype == np.float64
+        steady = deviation <= (STEADY if precise else 1e-6) * np.maximum(np.abs(mean), 1e-6)
+        lost = steady & (deviation > 1e-12 * np.maximum(np.abs(mean), 1e-6))
+        if lost.any():
+            column = int(lost.argmax())
+            warnings.warn(
+                f"number {column} of observations (and {int(lost.sum()) - 1} others) deviates by "
+                f"{deviation[column]:.2g} around {mean[column]:.7g} and is taken as constant; subtract the "
+                "offset if it matters",
+                stacklevel=3,
+            )
+        self.to(torch.float64 if precise else torch.float32)
         self.mean.copy_(torch.from_numpy(mean))
         self.scale.copy_(torch.from_numpy(np.where(steady, 1.0, deviation)))
 
     def forward(self, observations: Float[Tensor, "*batch obs_dim"]) -> Float[Tensor, "*batch obs_dim"]:
         """Scaled observations."""
-        return (observations - self.mean) / self.scale
+        return ((observations - self.mean) / self.scale).float()
 
 
 def as_rows(
-    values: "Float[np.ndarray, 'rows columns'] | Float[Tensor, 'rows columns']", columns: int, what: str
+    values: "Float[np.ndarray, 'rows columns'] | Float[Tensor, 'rows columns']",
+    columns: int,
+    what: str,
+    dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "rows columns"]:
-    """Finite numbers of shape (rows, columns) as a float32 tensor.
+    """Finite numbers of shape (rows, columns) as a tensor, float32 unless told otherwise.
 
     Raises:
         InputError: another shape, or numbers that are not finite.
     """
     try:
-        rows = torch.as_tensor(np.asarray(values), dtype=torch.float32)
+        array = np.asarray(values)
+        if np.iscomplexobj(array):
+            raise InputError(f"{what} must be real numbers of shape (rows, {columns}), not complex")
+        rows = torch.as_tensor(array, dtype=dtype)
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{what} must be numbers of shape (rows, {columns}): {error}") from None
     if rows.ndim != 2 or rows.shape[1] != columns:
         raise InputError(f"{what} has shape {tuple(rows.shape)}; it must be (rows, {columns})")

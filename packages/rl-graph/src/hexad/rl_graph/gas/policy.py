@@ -191,7 +191,7 @@ class SkillPolicy:
                 f"{(self.obs_dim, self.act_dim, self.latent_dim)}"
             )
         check_range("horizon", horizon, 0, low_open=True)
-        self.scaler.load_state_dict(temporal.scaler.state_dict())
+        self.scaler = copy.deepcopy(temporal.scaler)
         self.encoder, self.horizon = temporal.digest, float(horizon)
         embedded = temporal.encode(data.observations)
         crossing = torch.from_numpy(first_crossing(embedded, data.ends, horizon))
@@ -226,7 +226,7 @@ class SkillPolicy:
         Raises:
             InputError: shapes that do not fit, or numbers that are not finite.
         """
-        rows = as_rows(observations, self.obs_dim, "observations")
+        rows = as_rows(observations, self.obs_dim, "observations", self.scaler.dtype)
         skills = functional.normalize(as_rows(directions, self.latent_dim, "directions"), dim=1)
         if len(rows) != len(skills):
             raise InputError(f"{len(rows)} observations and {len(skills)} directions; there must be as many")

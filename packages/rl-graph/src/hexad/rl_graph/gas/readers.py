@@ -4,7 +4,9 @@ No pickle is read, and nothing is downloaded.
 """
 
 import os
+import warnings
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,16 @@ import numpy as np
 from hexad.core.errors import InputError, MissingExtraError
 from hexad.core.files import atomic_path
 from hexad.core.validation import check_file, check_path
-from hexad.rl_graph.gas.trajectories import Trajectories
+from hexad.rl_graph.gas.trajectories import Trajectories, is_real
 
 if TYPE_CHECKING:
     import h5py
+
+
+DAMAGED = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What a damaged `.npz` raises; RuntimeError is for encrypted members and unknown compressions."""
+LARGE = 5000
+"""States from which on a single trajectory is worth a question."""
 
 
 def read_trajectories(path: str | Path, *, observation_key: str | None = None) -> Trajectories:
@@ -46,12 +54,16 @@ def load_ogbench_npz(path: str | Path) -> Trajectories:
 
     Without `next_observations` (compact, as OGBench's own files) the rows of a trajectory are all its
     states. With them the rows are transitions: each trajectory gets its last successor as a further state.
+    A trajectory ends where `terminals` or, if there are any, `timeouts` are set. With `valids`, as OGBench's
+    compact form has it in memory, it ends where these are 0.
 
     Raises:
         InputError: the file is missing, damaged or lacks an array; successors that contradict the next row;
             or as `Trajectories`.
     """
     path = check_file(path, "data")
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"data {path} cannot be read as .npz (it is no zip archive); write it with np.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             known = set(file.files)
@@ -61,32 +73,70 @@ def load_ogbench_npz(path: str | Path) -> Trajectories:
                     f"data {path} lacks {', '.join(sorted(missing))}; it holds {', '.join(sorted(known))}"
                 )
             arrays = {name: file[name] for name in ("observations", "actions", "terminals")}
-            successors = file["next_observations"] if "next_observations" in known else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            successors, timeouts, valids = (
+                file[name] if name in known else None for name in ("next_observations", "timeouts", "valids")
+            )
+    except DAMAGED as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"data {path} cannot be read as .npz ({error})") from None
+    if valids is not None and successors is None:
+        arrays["terminals"] = 1 - _flags(valids, "valids", len(valids), path)
+    elif timeouts is not None:
+        size = len(arrays["observations"]) if arrays["observations"].ndim else 0
+        ends = [
+            _flags(arrays["terminals"], "terminals", size, path),
+            _flags(timeouts, "timeouts", size, path),
+        ]
+        arrays["terminals"] = np.maximum(*ends)
     if successors is not None:
         arrays = _with_last_states(arrays, successors, str(path))
-    return Trajectories(**arrays, source=str(path))
+    data = Trajectories(**arrays, source=str(path))
+    if len(data.last_states) == 1 and len(data) >= LARGE:
+        warnings.warn(
+            f"all {len(data):,} states of {path} are one trajectory; if it holds several, mark the last "
+            "state of each in terminals",
+            stacklevel=2,
+        )
+    return data
+
+
+def _flags(flags: np.ndarray, name: str, size: int, where: str | Path) -> np.ndarray:
+    """One 0 or 1 a row as integers, else `InputError`."""
+    flags = np.asarray(flags)
+    if flags.size != size or not np.isin(flags, (0, 1)).all():
+        raise InputError(f"{name} of {where} must be {size} values of 0 and 1; they have shape {flags.shape}")
+    return flags.reshape(size).astype(np.int8)
 
 
 def _with_last_states(arrays: dict[str, Any], successors: np.ndarray, where: str) -> dict[str, Any]:
     """Transitions as states: the last successor of each trajectory becomes a row of its own."""
     observations, terminals = arrays["observations"], np.asarray(arrays["terminals"]).ravel()
+    if observations.ndim == 0 or not is_real(observations) or not is_real(successors):
+        raise InputError(f"observations and next_observations of {where} must be real numbers")
     if observations.shape != successors.shape or len(terminals) != len(observations):
         raise InputError(
             f"{where} has observations {observations.shape}, next_observations {successors.shape} and "
             f"{len(terminals)} terminals; they must have one shape"
         )
+    terminals = _flags(terminals, "terminals", len(terminals), where)
     ends = np.flatnonzero(terminals)
     if len(ends) == 0 or ends[-1] != len(terminals) - 1:
         raise InputError(
             f"terminals of {where} do not mark the last transition; mark the last one of every trajectory"
         )
     inner = np.flatnonzero(terminals[:-1] == 0)
-    broken = ~np.isclose(successors[inner], observations[inner + 1], equal_nan=True)
-    broken = broken.reshape(len(inner), -1).any(axis=1)
+    # What a successor may differ by is told by how its number varies, not by how large it is.
+    floats = [np.result_type(array.dtype, np.float16) for array in (observations, successors)]
+    rounding = max(np.finfo(kind).eps for kind in floats)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = observations[inner + 1].astype(np.float64)
+        slack = (
+            1e-8 + 1e-5 * np.nan_to_num(observations.std(axis=0, dtype=np.float64)) + rounding * np.abs(exact)
+        )
+        near = np.abs(successors[inner] - exact) <= slack
+    broken = ~(near | (np.isnan(exact) & np.isnan(successors[inner])))
+    broken = broken.any(axis=tuple(range(1, broken.ndim)))
     if broken.any():
         place = int(inner[broken.argmax()])
         raise InputError(
@@ -153,6 +203,11 @@ def from_minari(source: str | Path, *, observation_key: str | None = None) -> Tr
         with h5py.File(path, "r") as file:
             names = [name for name in file if name.startswith("episode_") and name[8:].isdigit()]
             names.sort(key=lambda name: int(name[8:]))
+            if not names and {"observations", "actions", "terminals"} <= set(file):
+                raise InputError(
+                    f"data {path} is of D4RL's form, not Minari's; write its observations, actions, "
+                    "terminals and timeouts to an .npz with np.savez"
+                )
             if not names:
                 raise InputError(f"data {path} holds no groups named episode_0, episode_1, ...")
             episodes = [_episode(file[name], f"{name} of {path}", observation_key) for name in names]
@@ -197,7 +252,9 @@ def _episode(group: "h5py.Group", where: str, key: str | None) -> tuple[np.ndarr
             f"{where} has observations of shape {states.shape} and actions of shape {actions.shape}; both "
             "must be (steps, features)"
         )
-    if len(states) != len(actions) + 1 or len(stopped) != len(actions) or len(actions) == 0:
+    if len(actions) == 0:
+        raise InputError(f"{where} has no steps; leave it out")
+    if len(states) != len(actions) + 1 or len(stopped) != len(actions):
         raise InputError(
             f"{where} has {len(states)} observations, {len(actions)} actions and {len(stopped)} flags; there "
             "must be one more observation than actions, and a flag an action"

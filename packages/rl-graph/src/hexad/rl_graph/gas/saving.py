@@ -5,7 +5,6 @@ Every file bears its configuration; a graph and a policy also the digest of the 
 
 import dataclasses
 import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from hexad.rl_graph.gas.fitting import FitConfig
 from hexad.rl_graph.gas.graph import StitchGraph
 from hexad.rl_graph.gas.networks import weights_digest
 from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
+from hexad.rl_graph.gas.readers import DAMAGED
 from hexad.rl_graph.gas.temporal import TemporalConfig, TemporalDistance
 
 FORMAT = "hexad.gas/2"
@@ -41,7 +41,7 @@ def _save_modules(path: Path, modules: nn.Module, described: dict[str, Any]) -> 
         save_file(tensors, temporary, metadata={"gas": json.dumps(described)})
 
 
-def _load_modules(path: Path, make: Callable[[dict[str, Any]], tuple[T, nn.Module]]) -> T:
+def _load_modules(path: Path, make: Callable[[dict[str, Any]], tuple[T, nn.ModuleDict]]) -> T:
     """Read what `_save_modules` wrote; `make` builds the object from the description."""
     check_file(path)
     try:
@@ -51,6 +51,7 @@ def _load_modules(path: Path, make: Callable[[dict[str, Any]], tuple[T, nn.Modul
         if described["format"] != FORMAT:
             raise InputError(f"{path} has format {described['format']!r}; this version reads {FORMAT}")
         made, modules = make(described)
+        modules["scaler"].to(tensors["scaler.mean"].dtype)
         modules.load_state_dict(tensors)
         if weights_digest(modules.state_dict()) != described["weights"]:
             raise InputError(f"{path} is damaged: its weights are not those that were saved")
@@ -78,7 +79,7 @@ def load_temporal(path: str | Path) -> TemporalDistance:
         InputError: no such file, or it is damaged or of another kind.
     """
 
-    def make(described: dict[str, Any]) -> tuple[TemporalDistance, nn.Module]:
+    def make(described: dict[str, Any]) -> tuple[TemporalDistance, nn.ModuleDict]:
         made = TemporalDistance(described["obs_dim"], _as_config(TemporalConfig, described["config"]))
         made.data = described["data"]
         return made, made.modules()
@@ -101,7 +102,7 @@ def load_policy(path: str | Path) -> SkillPolicy:
         InputError: no such file, or it is damaged or of another kind.
     """
 
-    def make(described: dict[str, Any]) -> tuple[SkillPolicy, nn.Module]:
+    def make(described: dict[str, Any]) -> tuple[SkillPolicy, nn.ModuleDict]:
         sizes = (described["obs_dim"], described["act_dim"], described["latent_dim"])
         made = SkillPolicy(*sizes, _as_config(PolicyConfig, described["config"]))
         made.encoder, made.horizon = described["encoder"], described["horizon"]
@@ -147,7 +148,7 @@ def load_graph(path: str | Path) -> StitchGraph:
             observations=arrays.get("observations"),
             **{name: described[name] for name in _SCALARS},
         )
-    except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (KeyError, TypeError, *DAMAGED) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is no graph of gas ({error})") from None

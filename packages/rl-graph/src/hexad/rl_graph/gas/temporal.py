@@ -170,6 +170,11 @@ class TemporalDistance:
             raise InputError(f"observations of {data.source} have {data.obs_dim} numbers, not {self.obs_dim}")
         if self.config.standardize:
             self.scaler.fit(data.observations)
+        elif data.observations.dtype == np.float64:
+            raise InputError(
+                f"observations of {data.source} lose their variation in float32; standardize them, or "
+                "subtract their offset"
+            )
         tensors, config = data.tensors(), self.config.fit
         scaled = self.scaler(tensors.observations)
 
@@ -203,9 +208,14 @@ class TemporalDistance:
         Raises:
             InputError: another shape than (states, obs_dim), or numbers that are not finite.
         """
-        rows = as_rows(observations, self.obs_dim, "observations")
+        rows = as_rows(observations, self.obs_dim, "observations", self.scaler.dtype)
         parts = [self.network(self.scaler(part), slice(0, 1))[0] for part in rows.split(ROWS)]
-        return torch.cat(parts).numpy()
+        found = torch.cat(parts).numpy()
+        if not np.isfinite(found).all():
+            raise InputError(
+                "observations are too far from those of the training: they embed to no finite numbers"
+            )
+        return found
 
     def distance(
         self, s: Float[np.ndarray, "states obs_dim"], g: Float[np.ndarray, "states obs_dim"]

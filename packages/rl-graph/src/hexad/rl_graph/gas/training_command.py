@@ -92,6 +92,7 @@ def train(
     """
     import torch
 
+    from hexad.core.devices import find_device
     from hexad.rl_graph.gas.agent import GAS, STAGES, GASConfig
     from hexad.rl_graph.gas.fitting import FitConfig
     from hexad.rl_graph.gas.policy import PolicyConfig
@@ -116,7 +117,10 @@ def train(
         te_threshold,
         latch,
     )
-    trajectories = read_trajectories(data, observation_key=observation_key)
+    if device != "auto":
+        find_device(device)
+    with warnings_as_lines(stderr) as noticed:
+        trajectories = read_trajectories(data, observation_key=observation_key)
     torch.set_num_threads(threads)
     stages = tuple(name for name in STAGES if stage in ("all", name))
     agent = GAS(config)
@@ -138,7 +142,7 @@ def train(
             markup=False,
         )
         raise typer.Exit(130) from None
-    _report_run(agent, out, trajectories, stages, list(dict.fromkeys(said)), as_json)
+    _report_run(agent, out, trajectories, stages, list(dict.fromkeys([*noticed, *said])), as_json)
 
 
 def _report_run(

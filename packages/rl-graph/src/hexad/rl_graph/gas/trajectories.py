@@ -10,8 +10,32 @@ from jaxtyping import Bool, Float, Int
 
 from hexad.core.errors import InputError
 
+LOST = 1e-4
+"""float64 observations stay so if in float32 a number of them would lose more than this of its deviation."""
+STEADY = 1e-9
+"""float64 numbers that deviate by less than this share of their size do not vary: they jitter."""
 SLACK = 1e-5
 """Actions may pass [-1, 1] by this much, which is the rounding of float32."""
+
+
+def is_real(array: np.ndarray) -> bool:
+    """Whether an array holds integers or floating-point numbers."""
+    return np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
+
+
+def _blurred(
+    observations: Float[np.ndarray, "states obs_dim"], rounded: Float[np.ndarray, "states obs_dim"]
+) -> bool:
+    """Whether a number of the observations loses more of its variation by rounding than `LOST`."""
+    if observations.dtype.itemsize <= 4 and np.issubdtype(observations.dtype, np.floating):
+        return False
+    for column, short in zip(observations.T, rounded.T, strict=True):
+        exact = column.astype(np.float64)
+        deviation = exact.std()
+        varies = deviation > STEADY * max(float(np.abs(exact).max()), 1e-3)
+        if varies and np.abs(exact - short).max() > LOST * deviation:
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -19,7 +43,8 @@ class Trajectories:
     """A data set of trajectories; a state's successor is the next row, except at the end of a trajectory.
 
     Args:
-        observations: (states, obs_dim), numbers.
+        observations: (states, obs_dim), numbers; kept as float32, or as float64 where float32 would blur what
+            varies, as in Unix times and UTM coordinates.
         actions: (states, act_dim) in [-1, 1]; that of a trajectory's last state is never used.
         terminals: (states,), true at the last state of each trajectory.
         source: where they come from, for messages and records.
@@ -38,10 +63,10 @@ class Trajectories:
         where = self.source
         observations, actions = np.asarray(self.observations), np.asarray(self.actions)
         terminals = np.asarray(self.terminals)
-        if observations.ndim != 2 or not np.issubdtype(observations.dtype, np.number):
+        if observations.ndim != 2 or not is_real(observations):
             raise InputError(
                 f"observations of {where} are {observations.dtype} of shape {observations.shape}; they must "
-                "be numbers of shape (states, features): encode images or dictionaries first"
+                "be real numbers of shape (states, features): encode images or dictionaries first"
             )
         if len(observations) == 0 or observations.shape[1] == 0:
             raise InputError(f"{where} holds no states")
@@ -81,16 +106,20 @@ class Trajectories:
                 "divide them by the limits of the action space"
             )
         with np.errstate(over="ignore"):  # said in a line of its own, below
-            object.__setattr__(self, "observations", np.ascontiguousarray(observations, np.float32))
+            rounded = np.ascontiguousarray(observations, np.float32)
         object.__setattr__(self, "actions", np.ascontiguousarray(actions.clip(-1, 1), np.float32))
         object.__setattr__(self, "terminals", terminals)
-        if not np.isfinite(self.observations).all():
+        if not np.isfinite(rounded).all():
             raise InputError(f"observations of {where} are too large for float32")
+        if _blurred(observations, rounded):
+            rounded = np.ascontiguousarray(observations, np.float64)
+        object.__setattr__(self, "observations", rounded)
         short = np.diff(np.concatenate([[-1], self.last_states])) < 2
         if short.any():
             raise InputError(
                 f"trajectory {int(short.argmax())} of {where} is a single state (and {int(short.sum()) - 1} "
-                "others); a trajectory needs two states at least: leave those out"
+                "others); a trajectory needs two states at least: leave those out, or mark only the last "
+                "state where the last two are marked"
             )
 
     def __len__(self) -> int:
@@ -141,7 +170,7 @@ class TrajectoryTensors:
     """What batches are drawn from.
 
     Attributes:
-        observations: (states, obs_dim) float32.
+        observations: (states, obs_dim) float32, or float64 where the data are.
         actions: (states, act_dim) float32.
         ends: (states,) index of the last state of each state's trajectory.
         moves: indices of the states that have a successor.
