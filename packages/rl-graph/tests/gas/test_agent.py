@@ -12,6 +12,7 @@ from gas_chains import line, tiny_config
 
 from hexad.core.errors import InputError
 from hexad.rl_graph.gas.agent import GAS, GASConfig
+from hexad.rl_graph.gas.policy import PolicyConfig
 from hexad.rl_graph.gas.saving import load_graph, load_policy, load_temporal, save_graph
 from hexad.rl_graph.gas.temporal import TemporalConfig
 
@@ -149,6 +150,10 @@ def test_short_trajectories_are_kept_with_a_warning():
 
 def test_bad_settings_and_goals_are_refused(run):
     agent = run[0]
+    for hidden in ((), 5, (8, 0)):
+        for kind in (TemporalConfig, PolicyConfig):
+            with pytest.raises(InputError, match="hidden"):
+                kind(hidden=hidden)
     for changes, message in (
         ({"te_threshold": 2}, "te_threshold"),
         ({"horizon": 0}, "horizon"),

@@ -86,11 +86,58 @@ def test_stages_one_by_one_and_with_other_settings(run):
     assert "other settings (gamma: 0.99 -> 0.9)" in err
 
 
+def test_training_longer_says_what_begins_anew(run):
+    write_ogbench_npz("data.npz", line((40, 30)))
+    train = ("train", "data.npz", "--horizon", "0.3")
+    assert run(*train, *TINY)[0] == 0
+    code, _, err = run(*train, *TINY, "--tdr-steps", "6")
+    assert code == 0, err
+    (said,) = [text for text in err.splitlines() if "changed" in text]
+    assert "graph.npz, policy.safetensors, the policy's checkpoints of the old one dropped" in said
+    assert "changed" not in run(*train, *TINY, "--tdr-steps", "6")[2]
+    GAS.load("gas-run")
+    before = {path: path.read_bytes() for path in Path("gas-run").rglob("*") if path.is_file()}
+    code, _, err = run("train", "data.npz", "--horizon", "0.4", *TINY, "--tdr-steps", "6")
+    assert code == 2
+    assert "made with horizon 0.3, not 0.4" in err
+    write_ogbench_npz("data.npz", line((40, 30), seed=1))
+    code, _, err = run(*train, "--stage", "graph")
+    assert code == 2
+    assert "trained on other data" in err
+    assert before == {path: path.read_bytes() for path in Path("gas-run").rglob("*") if path.is_file()}
+
+
+def test_a_new_graph_keeps_the_latch_and_knows_its_embedding_s_gamma(run):
+    write_ogbench_npz("data.npz", line((200, 300)))
+    settings = ("--latch", "1", "--gamma", "0.995", *TINY)
+    assert run("train", "data.npz", "--stage", "tdr", *settings)[0] == 0
+    assert run("train", "data.npz", "--stage", "graph", "--horizon", "0.2", *settings)[0] == 0
+    code, _, err = run("train", "data.npz", "--stage", "graph", "--horizon", "0.3")
+    assert code == 0, err
+    assert json.loads(Path("gas-run/agent.json").read_text())["latch"] == 1
+    code, _, err = run("train", "data.npz", "--stage", "graph", "--horizon", "150")
+    assert "out of reach" not in err
+
+
+def test_a_gpu_that_is_not_there_is_one_line(run, monkeypatch):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    write_ogbench_npz("data.npz", line((40, 30)))
+    code, _, err = run("train", "data.npz", "--device", "cuda")
+    assert code == 2
+    assert "device 'cuda' cannot be used here" in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not Path("gas-run").exists()
+
+
 def test_short_trajectories_are_said_once(run):
     write_ogbench_npz("data.npz", line((40, 5)))
     code, out, err = run("train", "data.npz", "--horizon", "8", "--stage", "tdr", "--json", *TINY)
     assert code == 0, err
-    (said,) = json.loads(out)["warnings"]
+    unheeded, said = json.loads(out)["warnings"]
+    assert unheeded == "--policy-steps play no part in --stage tdr"
     assert said.startswith("1 of 2 trajectories are shorter")
     assert err.count("shorter than horizon") == 1
 

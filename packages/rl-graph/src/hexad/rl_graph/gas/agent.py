@@ -331,7 +331,7 @@ class GAS:
         graph, policy, temporal = load_graph(home / "graph.npz"), agent.policy_, agent.temporal_
         assert policy is not None
         assert temporal is not None
-        described = _read_config(home / "agent.json")
+        described = read_config(home / "agent.json")
         for name, encoder, horizon in (
             ("graph.npz", graph.encoder, graph.horizon),
             ("policy.safetensors", policy.encoder, policy.horizon),
@@ -379,7 +379,7 @@ class GAS:
         return agent
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """What `agent.json` says, of this version's format."""
     try:
         described = json.loads(path.read_text(encoding="utf-8"))

@@ -154,7 +154,7 @@ def evaluate(
 
 def _task_numbers(tasks: str) -> list[int]:
     try:
-        found = list(dict.fromkeys(int(part) for part in tasks.split(",")))
+        found = [int(part) for part in tasks.split(",")]
     except ValueError:
         raise InputError(f"--tasks is {tasks!r}; give numbers separated by commas, such as 1,2,5") from None
     for task in found:

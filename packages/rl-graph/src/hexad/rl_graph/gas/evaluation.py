@@ -105,6 +105,8 @@ def evaluate(
         check_count("max_steps", max_steps)
     if not tasks:
         raise InputError("tasks is empty; name at least one")
+    if len(set(tasks)) < len(tasks):
+        raise InputError(f"tasks {list(tasks)} name one twice; name each once, and ask for more episodes")
     probe = make_env(env)  # whatever is wrong with the name is said before anything is started
     known = getattr(probe.unwrapped, "num_tasks", None)
     limit = max_steps or getattr(probe.spec, "max_episode_steps", None)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_range
 from hexad.rl_graph.gas.fitting import FitConfig, Progress, fit
-from hexad.rl_graph.gas.networks import Perceptrons, Scaler, as_rows
+from hexad.rl_graph.gas.networks import Perceptrons, Scaler, as_rows, check_hidden
 from hexad.rl_graph.gas.policy import LAST_SCALE
 from hexad.rl_graph.gas.trajectories import Trajectories
 
@@ -37,9 +37,7 @@ class CloningConfig:
     fit: FitConfig = field(default_factory=FitConfig)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for size in self.hidden:
-            check_count("hidden", size)
+        object.__setattr__(self, "hidden", check_hidden(self.hidden))
         check_range("gamma", self.gamma, 0, 1, low_open=True, high_open=True)
 
 

@@ -13,10 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hexad.core.errors import InputError
+from hexad.core.validation import check_count
 from hexad.rl_graph.gas.trajectories import STEADY
 
 ROWS = 65_536
 """States that are encoded at a time: bounds the memory of the hidden layers."""
+
+
+def check_hidden(hidden: Sequence[int]) -> tuple[int, ...]:
+    """The numbers of at least one hidden layer, else `InputError`."""
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence) or len(hidden) == 0:
+        raise InputError(f"hidden is {hidden!r}; give the numbers of at least one layer, such as (128, 128)")
+    return tuple(check_count("hidden", size) for size in hidden)
 
 
 class Perceptrons(nn.Module):

@@ -20,7 +20,7 @@ from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_range
 from hexad.rl_graph.gas.efficiency import first_crossing
 from hexad.rl_graph.gas.fitting import FitConfig, Progress, fit
-from hexad.rl_graph.gas.networks import Perceptrons, Scaler, as_rows, follow
+from hexad.rl_graph.gas.networks import Perceptrons, Scaler, as_rows, check_hidden, follow
 from hexad.rl_graph.gas.temporal import TemporalDistance
 from hexad.rl_graph.gas.trajectories import Trajectories
 
@@ -50,9 +50,7 @@ class PolicyConfig:
     fit: FitConfig = field(default_factory=FitConfig)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for size in self.hidden:
-            check_count("hidden", size)
+        object.__setattr__(self, "hidden", check_hidden(self.hidden))
         check_range("gamma", self.gamma, 0, 1, low_open=True, high_open=True)
         check_range("expectile", self.expectile, 0, 1, low_open=True, high_open=True)
         check_range("alpha", self.alpha, 0)

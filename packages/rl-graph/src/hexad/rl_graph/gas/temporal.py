@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from hexad.core.errors import InputError
 from hexad.core.validation import check_count, check_flag, check_range
 from hexad.rl_graph.gas.fitting import FitConfig, Progress, fit
-from hexad.rl_graph.gas.networks import ROWS, Perceptrons, Scaler, as_rows, follow, weights_digest
+from hexad.rl_graph.gas.networks import (
+    ROWS,
+    Perceptrons,
+    Scaler,
+    as_rows,
+    check_hidden,
+    follow,
+    weights_digest,
+)
 from hexad.rl_graph.gas.trajectories import Trajectories, TrajectoryTensors
 
 CLAMP = 1e-6
@@ -55,9 +63,7 @@ class TemporalConfig:
 
     def __post_init__(self) -> None:
         check_count("latent_dim", self.latent_dim)
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for size in self.hidden:
-            check_count("hidden", size)
+        object.__setattr__(self, "hidden", check_hidden(self.hidden))
         check_range("gamma", self.gamma, 0, 1, low_open=True, high_open=True)
         check_range("expectile", self.expectile, 0, 1, low_open=True, high_open=True)
         check_range("polyak", self.polyak, 0, 1, low_open=True)

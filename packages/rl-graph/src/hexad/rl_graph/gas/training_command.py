@@ -20,7 +20,26 @@ def say(text: str) -> None:
     stdout.print(text, soft_wrap=True, markup=False)
 
 
+STAGES_OF = {
+    "tdr_steps": ("tdr",),
+    "gamma": ("tdr",),
+    "expectile": ("tdr",),
+    "standardize": ("tdr",),
+    "te_threshold": ("graph",),
+    "latch": ("graph",),
+    "policy_steps": ("policy",),
+    "alpha": ("policy",),
+} | dict.fromkeys(("hidden", "batch_size", "learning_rate", "polyak", "seed"), ("tdr", "policy"))
+"""Options that not all stages heed."""
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def train(
+    context: typer.Context,
     data: Annotated[
         Path, typer.Argument(help="OGBench .npz, Minari .hdf5, or the folder or id of a Minari data set.")
     ],
@@ -93,25 +112,31 @@ def train(
     import torch
 
     from hexad.core.devices import find_device
-    from hexad.rl_graph.gas.agent import GAS, STAGES, GASConfig
+    from hexad.rl_graph.gas.agent import GAS, STAGES, GASConfig, read_config
     from hexad.rl_graph.gas.fitting import FitConfig
     from hexad.rl_graph.gas.policy import PolicyConfig
     from hexad.rl_graph.gas.readers import read_trajectories
+    from hexad.rl_graph.gas.saving import load_temporal
     from hexad.rl_graph.gas.temporal import TemporalConfig
 
     def fit(steps: int) -> FitConfig:
         return FitConfig(steps, batch_size, learning_rate, seed, accelerator=device)
 
     check_count("hidden", hidden)
+    embedding = TemporalConfig(
+        hidden=(hidden,) * 3,
+        gamma=gamma,
+        expectile=expectile,
+        polyak=polyak,
+        standardize=standardize,
+        fit=fit(tdr_steps),
+    )
+    if stage in ("graph", "policy") and (saved := out / "temporal.safetensors").is_file():
+        embedding = load_temporal(saved).config
+    if stage == "graph" and not _given(context, "latch") and (described := out / "agent.json").is_file():
+        latch = read_config(described)["latch"]
     config = GASConfig(
-        TemporalConfig(
-            hidden=(hidden,) * 3,
-            gamma=gamma,
-            expectile=expectile,
-            polyak=polyak,
-            standardize=standardize,
-            fit=fit(tdr_steps),
-        ),
+        embedding,
         PolicyConfig(hidden=(hidden,) * 3, alpha=alpha, polyak=polyak, fit=fit(policy_steps)),
         horizon,
         te_threshold,
@@ -122,6 +147,10 @@ def train(
     with warnings_as_lines(stderr) as noticed:
         trajectories = read_trajectories(data, observation_key=observation_key)
     torch.set_num_threads(threads)
+    unheeded = [name for name, heeding in STAGES_OF.items() if stage not in ("all", *heeding)]
+    if unheeded := [f"--{name.replace('_', '-')}" for name in unheeded if _given(context, name)]:
+        noticed.append(f"{', '.join(unheeded)} play no part in --stage {stage}")
+        stderr.print(f"warning: {noticed[-1]}", style="yellow", markup=False, soft_wrap=True)
     stages = tuple(name for name in STAGES if stage in ("all", name))
     agent = GAS(config)
     agent.check_stages(trajectories, out, stages)  # of all stages, before the first one writes
