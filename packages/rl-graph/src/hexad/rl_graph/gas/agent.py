@@ -4,7 +4,6 @@ Source: Baek et al., "Graph-Assisted Stitching for Offline Hierarchical Reinforc
 arXiv 2506.07744.
 """
 
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,11 +20,14 @@ from hexad.rl_graph.gas.graph import StitchGraph
 from hexad.rl_graph.gas.navigation import LATCH, Navigator
 from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
 from hexad.rl_graph.gas.run_folder import (
+    check_encoder,
+    check_parts,
     check_run,
     describe_policy,
     drop_stale,
     note_policy,
     policy_checkpoints,
+    read_config,
 )
 from hexad.rl_graph.gas.saving import (
     FORMAT,
@@ -261,12 +263,9 @@ class GAS:
         """Refuse a graph or a policy of another embedding, and two of different horizons."""
         assert self.temporal_ is not None
         digest = self.temporal_.digest
-        for name, part in (("graph", self.graph_), ("policy", self.policy_)):
-            if part is not None and part.encoder != digest:
-                raise InputError(
-                    f"the {name} was made with another embedding ({part.encoder or 'unknown'}) than the "
-                    f"agent's ({digest}); fit that stage again"
-                )
+        for name, part in (("the graph", self.graph_), ("the policy", self.policy_)):
+            if part is not None:
+                check_encoder(name, part.encoder, digest)
         if self.graph_ and self.policy_ and self.graph_.horizon != self.policy_.horizon:
             raise InputError(
                 f"the graph was made with horizon {self.graph_.horizon:g} and the policy with "
@@ -332,26 +331,7 @@ class GAS:
         assert policy is not None
         assert temporal is not None
         described = read_config(home / "agent.json")
-        for name, encoder, horizon in (
-            ("graph.npz", graph.encoder, graph.horizon),
-            ("policy.safetensors", policy.encoder, policy.horizon),
-            ("agent.json", described["embedding"], described["horizon"]),
-        ):
-            if encoder != temporal.digest:
-                raise InputError(
-                    f"{home / name} was made with another embedding ({encoder or 'unknown'}) than "
-                    f"temporal.safetensors ({temporal.digest}); fit that stage again"
-                )
-            if horizon != graph.horizon:
-                raise InputError(
-                    f"{home / name} was made with horizon {horizon}, graph.npz with {graph.horizon:g}; fit "
-                    "both with the same"
-                )
-        if described["te_threshold"] != graph.te_threshold:
-            raise InputError(
-                f"{home / 'agent.json'} has te_threshold {described['te_threshold']}, graph.npz "
-                f"{graph.te_threshold:g}; fit the stage graph again"
-            )
+        check_parts(home, temporal.digest, graph, policy, described)
         agent.config = GASConfig(
             temporal.config, policy.config, graph.horizon, graph.te_threshold, described["latch"]
         )
@@ -369,25 +349,6 @@ class GAS:
         agent = cls()
         agent.temporal_ = temporal = load_temporal(home / "temporal.safetensors")
         agent.policy_ = policy = load_policy(home / "policy.safetensors")
-        if policy.encoder != temporal.digest:
-            raise InputError(
-                f"{home / 'policy.safetensors'} was made with another embedding "
-                f"({policy.encoder or 'unknown'}) than temporal.safetensors ({temporal.digest}); fit that "
-                "stage again"
-            )
+        check_encoder(home / "policy.safetensors", policy.encoder, temporal.digest)
         agent.config = GASConfig(temporal.config, policy.config, policy.horizon)
         return agent
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """What `agent.json` says, of this version's format."""
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-        found = {
-            name: described[name] for name in ("format", "horizon", "te_threshold", "latch", "embedding")
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no file of gas ({error})") from None
-    if found["format"] != FORMAT:
-        raise InputError(f"{path} has format {found['format']!r}; this version reads {FORMAT}")
-    return found

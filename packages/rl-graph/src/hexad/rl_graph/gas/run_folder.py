@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from hexad.core.errors import InputError
 from hexad.core.files import write_json
 from hexad.rl_graph.gas.graph import StitchGraph
 from hexad.rl_graph.gas.policy import PolicyConfig, SkillPolicy
-from hexad.rl_graph.gas.saving import load_graph, load_policy, load_temporal
+from hexad.rl_graph.gas.saving import FORMAT, load_graph, load_policy, load_temporal
 from hexad.rl_graph.gas.temporal import TemporalConfig
 
 FREE = ("steps", "checkpoint_every", "accelerator")
@@ -145,3 +145,58 @@ def drop_stale(home: Path, digest: str) -> list[str]:
     if dropped:
         (home / "agent.json").unlink(missing_ok=True)
     return dropped
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What `agent.json` says, of this version's format, else `InputError`."""
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        wanted = ("format", "horizon", "te_threshold", "latch", "embedding")
+        found = {name: described[name] for name in wanted}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no file of gas ({error})") from None
+    if found["format"] != FORMAT:
+        raise InputError(f"{path} has format {found['format']!r}; this version reads {FORMAT}")
+    return found
+
+
+def check_encoder(what: str | Path, encoder: str, digest: str) -> None:
+    """Refuse a part of another embedding than that of this digest."""
+    if encoder != digest:
+        raise InputError(
+            f"{what} was made with another embedding ({encoder or 'unknown'}) than the one there is "
+            f"({digest}); fit that stage again"
+        )
+
+
+def check_parts(
+    home: Path, digest: str, graph: StitchGraph, policy: SkillPolicy, described: Mapping[str, Any]
+) -> None:
+    """Refuse parts of a folder that do not belong together.
+
+    Args:
+        home: the folder, for messages.
+        digest: of the embedding.
+        graph: what `graph.npz` holds.
+        policy: what `policy.safetensors` holds.
+        described: what `agent.json` says.
+
+    Raises:
+        InputError: another embedding, horizon or te_threshold.
+    """
+    for name, encoder, horizon in (
+        ("graph.npz", graph.encoder, graph.horizon),
+        ("policy.safetensors", policy.encoder, policy.horizon),
+        ("agent.json", described["embedding"], described["horizon"]),
+    ):
+        check_encoder(home / name, encoder, digest)
+        if horizon != graph.horizon:
+            raise InputError(
+                f"{home / name} was made with horizon {horizon}, graph.npz with {graph.horizon:g}; fit both "
+                "with the same"
+            )
+    if described["te_threshold"] != graph.te_threshold:
+        raise InputError(
+            f"{home / 'agent.json'} has te_threshold {described['te_threshold']}, graph.npz "
+            f"{graph.te_threshold:g}; fit the stage graph again"
+        )

@@ -112,10 +112,11 @@ def train(
     import torch
 
     from hexad.core.devices import find_device
-    from hexad.rl_graph.gas.agent import GAS, STAGES, GASConfig, read_config
+    from hexad.rl_graph.gas.agent import GAS, STAGES, GASConfig
     from hexad.rl_graph.gas.fitting import FitConfig
     from hexad.rl_graph.gas.policy import PolicyConfig
     from hexad.rl_graph.gas.readers import read_trajectories
+    from hexad.rl_graph.gas.run_folder import read_config
     from hexad.rl_graph.gas.saving import load_temporal
     from hexad.rl_graph.gas.temporal import TemporalConfig
 
