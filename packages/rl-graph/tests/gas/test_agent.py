@@ -131,6 +131,20 @@ def test_damaged_and_missing_files_are_refused_in_one_line(run, tmp_path):
     assert load_temporal(run[1] / "temporal.safetensors").digest == run[0].temporal_.digest
 
 
+def test_damage_inside_a_graph_is_one_line(run, tmp_path):
+    path = tmp_path / "graph.npz"
+    whole = (run[1] / "graph.npz").read_bytes()
+    refused = []
+    for place in range(40, len(whole) - 600, 37):
+        path.write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
+        try:
+            load_graph(path)
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 10
+    assert not any("\n" in said for said in refused)
+
+
 def test_files_of_a_newer_format_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr("hexad.rl_graph.gas.saving.FORMAT", "hexad.gas/9")
     save_graph(tmp_path / "graph.npz", run[0].graph_)

@@ -163,6 +163,39 @@ def test_ctrl_c_says_that_the_same_command_goes_on(run, monkeypatch):
     assert Path("gas-run/policy.safetensors").is_file()
 
 
+def test_what_was_dropped_is_said_however_the_run_ends(run, monkeypatch):
+    write_ogbench_npz("data.npz", line((40, 30)))
+    arguments = ("train", "data.npz", "--horizon", "0.3", *TINY)
+    assert run(*arguments)[0] == 0
+    fit = GAS.fit
+
+    def interrupted(self, *given, **named):
+        if named["stages"] == ("policy",):
+            raise KeyboardInterrupt
+        return fit(self, *given, **named)
+
+    monkeypatch.setattr(GAS, "fit", interrupted)
+    code, _, err = run(*arguments, "--tdr-steps", "6")
+    assert code == 130
+    assert "of the old one dropped" in err
+    monkeypatch.undo()
+
+
+def test_straight_runs_need_no_graph_and_tasks_are_named_once(run):
+    code, _, err = run("generate", "medium", "--episodes", "5", "--out", "medium.npz")
+    assert code == 0, err
+    for stage in ("tdr", "policy"):
+        assert run("train", "medium.npz", "--stage", stage, *TINY)[0] == 0
+    short = ("gas-run", "--episodes", "1", "--max-steps", "3", "--tasks", "1")
+    code, _, err = run("evaluate", *short)
+    assert code == 2
+    assert "has no graph.npz" in err
+    assert run("evaluate", *short, "--no-graph")[0] == 0
+    code, _, err = run("evaluate", *short[:-1], "1,1", "--no-graph")
+    assert code == 2
+    assert "name one twice" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

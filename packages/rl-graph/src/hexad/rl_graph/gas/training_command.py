@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from hexad.core.errors import InputError
 from hexad.core.terminal import print_json, progress_bar, warnings_as_lines
 from hexad.core.validation import check_count
 
@@ -155,8 +156,9 @@ def train(
     stages = tuple(name for name in STAGES if stage in ("all", name))
     agent = GAS(config)
     agent.check_stages(trajectories, out, stages)  # of all stages, before the first one writes
-    try:
-        with warnings_as_lines(stderr) as said:
+    stopped: BaseException | None = None
+    with warnings_as_lines(stderr) as said:  # which are shown however it ends
+        try:
             for name in stages:
                 with progress_bar(stderr, name, quiet=as_json) as tell:
                     agent.fit(
@@ -165,7 +167,11 @@ def train(
                         stages=(name,),
                         progress=lambda _, fraction, note, tell=tell: tell(fraction, note),
                     )
-    except KeyboardInterrupt:
+        except (KeyboardInterrupt, InputError) as error:
+            stopped = error
+    if isinstance(stopped, InputError):
+        raise stopped
+    if stopped is not None:
         stderr.print(
             f"interrupted: {out} keeps what is finished; the same command goes on",
             soft_wrap=True,
