@@ -183,6 +183,16 @@ def test_arrays_are_summed_by_name_whatever_their_order_in_the_file(step, partie
     assert (code, "other names or shapes" in error) == (2, True)
 
 
+def test_clipped_numbers_and_lost_messages_are_told(step, parties):
+    np.savez(parties / "a.npz", w=np.full((3, 4), 9.0), b=np.zeros(4))
+    code, report, error = step("protect", "a", parties / "a.npz", "-w", 1, "-o", parties / "out")
+    assert (code, report["clipped"]) == (0, 12)
+    assert "12 of 16 numbers clipped to 4; take a session with a larger clip" in error
+    next((parties / "keys").rglob("round-1-to-s0.janus")).unlink()
+    code, _, error = step("protect", "a", parties / "a.npz", "-w", 1, "-o", parties / "out")
+    assert (code, "round-1-to-s0.janus is gone" in error.replace("\n", " ")) == (2, True)
+
+
 def test_a_session_by_length_is_for_one_array(hexad, step, parties):
     (parties / "session.json").unlink()
     code, _, error = hexad(

@@ -119,6 +119,12 @@ class ClientFolder:
                     "give the same again, or take the next round"
                 )
             client.clipped = client.count_clipped(update)
+            missing = [path.name for path in self._paths(round_number) if not path.is_file()]
+            if missing:
+                raise InputError(
+                    f"{missing[0]} is gone from {self._folder}, and an update is not masked twice; take the "
+                    "next round"
+                )
             return Protected(*(path.read_bytes() for path in self._paths(round_number)))
 
         return protect

@@ -86,6 +86,17 @@ def prepare(config: Any, tell: Any) -> None:
     generators(get_group(config.group), config.label, config.dim, tell)
 
 
+def tell_clipped(client: Any, config: Any) -> None:
+    """Warn where numbers of the update were clipped."""
+    if client.clipped:
+        stderr.print(
+            f"{client.clipped} of {config.length} numbers clipped to {config.clip:g}; take a session with a "
+            "larger clip",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
 def show_mean(result: Any, out: Path, round_number: int, as_json: bool) -> None:
     """Say what was verified."""
     report = {

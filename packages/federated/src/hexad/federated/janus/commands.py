@@ -29,6 +29,7 @@ from hexad.federated.janus.command_options import (
     show,
     show_mean,
     stderr,
+    tell_clipped,
 )
 from hexad.federated.janus.service_commands import serve, take_part
 
@@ -179,8 +180,10 @@ def protect(
         messages = memory.masking(client)(values, weight, round_number, tag)
     folder = writable_folder(out, "folder of messages")
     paths = [write_message(folder, message) for message in messages]
+    tell_clipped(client, loaded.config)
     report = {
         "round": round_number,
+        "clipped": client.clipped,
         "to_s0": str(paths[0]),
         "to_s1": str(paths[1]),
         "bytes": [len(message) for message in messages],

@@ -26,6 +26,7 @@ from hexad.federated.janus.command_options import (
     prepare,
     show_mean,
     stderr,
+    tell_clipped,
 )
 
 
@@ -148,6 +149,7 @@ def take_part(
             timeout=timeout,
             tell=tell,
         )
+        tell_clipped(client, loaded.config)
         write_mean(writable_file(out, "mean"), result.mean, template)
         memory.accept(client, result, round_number)
     show_mean(result, out, round_number, as_json)
