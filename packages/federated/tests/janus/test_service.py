@@ -27,6 +27,7 @@ from hexad.federated.janus.http_server import fetch, make_http
 from hexad.federated.janus.keys import Keys
 from hexad.federated.janus.remote import take_part
 from hexad.federated.janus.service import Service
+from hexad.federated.janus.service_commands import check_servers
 from hexad.federated.janus.session_file import SessionFile
 
 NAMES = ("a", "b", "c", "d")
@@ -443,6 +444,20 @@ def test_a_message_for_a_folder_that_was_lost_is_taken_by_no_other(pair):
     with pytest.raises(ProtocolError, match="a knows another folder of s1 than this"):
         take_part(client, both.addresses, updates()["a"], 1, 2, timeout=5)
     assert session.s1.round == 1
+
+
+def test_before_masking_the_servers_are_asked_who_they_are_and_which_round_is_due(pair):
+    session, both = pair()
+    check_servers(both.addresses, 1)
+    check_servers(("http://127.0.0.1:9", "nowhere"), 7)  # who does not answer is asked again later
+    with pytest.raises(InputError, match=r"is 's1', not s0; exchange --s0 and --s1"):
+        check_servers(both.addresses[::-1], 1)
+    with pytest.raises(InputError, match="s0 is at round 0 and takes round 1 next"):
+        check_servers(both.addresses, 7)
+    run_clients(session, both, updates(), 1)
+    check_servers(both.addresses, 2)
+    with pytest.raises(InputError, match="s0 is at round 1 and takes round 2 next"):
+        check_servers(both.addresses, 3)
 
 
 # Real processes.
