@@ -1,7 +1,8 @@
-import multiprocessing
 import os
 import re
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -143,25 +144,27 @@ def test_a_private_file_put_in_place_gets_the_rights_of_any_new_file(tmp_path):
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
-def hold(folder, held, done):
-    with alone_in(folder):
-        held.set()
-        done.wait(30)
+HOLD = """
+import sys
+from hexad.core.files import alone_in
+with alone_in(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_folder_is_held_by_one_run_at_a_time_and_let_go_when_it_dies(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    held, done = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(tmp_path / "run", held, done))
-    other.start()
-    assert held.wait(30)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout.readline() == b"held\n"
     with (
         pytest.raises(InputError, match=r"another run is writing to .*; wait for it"),
         alone_in(tmp_path / "run"),
     ):
         pass
     other.kill()
-    other.join()
+    other.communicate()
     with alone_in(tmp_path / "run") as folder:
         assert folder == tmp_path / "run"
     with alone_in(folder):
